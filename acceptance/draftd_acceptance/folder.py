@@ -1,11 +1,11 @@
-"""A run is a folder of plain files. What was measured is appended line by line and never rewritten.
+"""A run is a folder of plain files. Measurements are appended line by line and never rewritten.
 
 run.json              format, name, and which daemon it was begun with
-manifests/0001.json   what was measured, one for each session: each time that a command worked on it
-sweep.json            what was asked of a stage; likewise soak.json, quality.json
-sweep.jsonl           its ticks, one a line; likewise soak.jsonl, quality.jsonl
-machine.jsonl         samples of the machine beside them
-gate.json report.html report.md   derived, and written anew from the rest at any time
+manifests/0001.json   the manifest of each session: each time that a command worked on the run
+sweep.json            the options of a stage; also soak.json, quality.json
+sweep.jsonl           its ticks, one a line; also soak.jsonl, quality.jsonl
+machine.jsonl         samples of the machine taken during the stages
+gate.json report.html report.md   derived, and can be written again at any time
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class RunError(FieldError):
-    """A run's folder is not as it should be, or is asked for what it does not hold: names the file and the line."""
+    """A run's folder is damaged, or lacks what was requested. The message names the file and the line."""
 
 
 class _About(BaseModel):
@@ -45,14 +45,14 @@ class RunFolder:
     """Safe to append to from several threads; one process at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Use `create` or `open`."""
+        """Use `create` or `open` instead."""
         self.path = path
         self._lock = threading.Lock()
 
     @classmethod
     def create(cls, path: Path, name: str = "", daemon: Mapping[str, Any] | None = None) -> RunFolder:
-        """`daemon`: which one is measured, for commands that resume the run. Raises RunError where there is something
-        else already."""
+        """Creates a run. `daemon` describes the daemon to measure, for commands that resume the run. Raises RunError if
+        the path holds anything else."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RunError(str(path), "something else", "an empty or new folder; an existing run is resumed")
         path.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Raises RunError for a folder that holds no run, or one of another format."""
+        """Opens a run. Raises RunError if the folder holds no run, or one of another format."""
         folder = cls(path)
         folder._about()
         return folder
@@ -75,7 +75,7 @@ class RunFolder:
 
     @property
     def daemon(self) -> dict[str, Any]:
-        """Which daemon it was begun with."""
+        """The description of the daemon that the run was begun with."""
         return self._about().daemon
 
     def _about(self) -> _About:
@@ -87,7 +87,7 @@ class RunFolder:
     # sessions
 
     def begin_session(self, manifest: Manifest) -> int:
-        """Keeps the manifest, and gives the session's number, from 1."""
+        """Keeps the manifest and returns the session's number, from 1."""
         with self._lock:
             number = max(self.manifests(), default=0) + 1
             (self.path / "manifests").mkdir(exist_ok=True)
@@ -95,14 +95,14 @@ class RunFolder:
         return number
 
     def manifests(self) -> dict[int, Manifest]:
-        """By session. Raises RunError for one that cannot be read."""
+        """Returns the manifests by session. Raises RunError if one cannot be read."""
         paths = sorted((self.path / "manifests").glob("[0-9]*.json"))
         return {int(path.stem): parse_json(Manifest, path.read_bytes(), str(path)) for path in paths}
 
-    # what was asked
+    # plans
 
     def plan(self, stage: Stage) -> dict[str, Any] | None:
-        """What was asked of a stage when it began; None where it has not."""
+        """Returns the options that a stage began with; None if it has not begun."""
         path = self.path / f"{stage}.json"
         try:
             return parse_json(dict[str, Any], path.read_bytes(), str(path))
@@ -110,7 +110,7 @@ class RunFolder:
             return None
 
     def freeze_plan(self, stage: Stage, plan: Mapping[str, Any]) -> None:
-        """Keeps what is asked of a stage. Raises RunError, naming the field, where it began with something else."""
+        """Keeps a stage's options. Raises RunError, naming the field, if the stage began with others."""
         wanted = json.loads(json.dumps(plan))
         begun = self.plan(stage)
         if begun is None:
@@ -121,10 +121,10 @@ class RunFolder:
                 allowed = f"{begun.get(name)!r}, as this run began with; use a new run for other options"
                 raise RunError(f"{stage}: {name}", wanted.get(name), allowed)
 
-    # what was measured
+    # measurements
 
     def ticks(self, stage: Stage) -> list[Tick]:
-        """In the order in which they were measured."""
+        """Returns the ticks in the order of measurement."""
         return list(self._lines(f"{stage}.jsonl", Tick))
 
     def samples(self, stage: Stage | None = None) -> list[MachineSample]:
@@ -137,7 +137,7 @@ class RunFolder:
         self._append("machine.jsonl", sample)
 
     def write(self, name: str, text: str) -> Path:
-        """A file, whole or not at all."""
+        """Writes a file, whole or not at all."""
         beside = self.path / f"{name}.new"
         beside.write_text(text, encoding="utf-8", newline="")
         return beside.replace(self.path / name)
@@ -149,7 +149,7 @@ class RunFolder:
             file.write(line + b"\n")
 
     def _lines(self, name: str, kind: type[_T]) -> Iterator[_T]:
-        """A last line that is cut short was being written when the run ended: it is left out."""
+        """A last line without an end was being written when the run ended; it is left out."""
         with contextlib.suppress(FileNotFoundError):
             for number, line in enumerate((self.path / name).read_bytes().split(b"\n")[:-1], 1):
                 if line.strip():
@@ -157,12 +157,12 @@ class RunFolder:
 
 
 def to_json(value: Any) -> str:
-    """A document as it lies in a run's folder."""
+    """Returns a document in the form that a run's folder keeps."""
     return json.dumps(_adapter(type(value)).dump_python(value, mode="json"), indent=2, ensure_ascii=False) + "\n"
 
 
 def parse_json(kind: type[_T], text: str | bytes, place: str) -> _T:
-    """A JSON document. Raises RunError with the first field that is wrong, after the `place` where it stands."""
+    """Parses a JSON document. Raises RunError with the first wrong field, after its `place`."""
     try:
         return cast(_T, _adapter(kind).validate_json(text))
     except ValidationError as error:
@@ -170,7 +170,7 @@ def parse_json(kind: type[_T], text: str | bytes, place: str) -> _T:
 
 
 def _drop_partial_line(file: Any) -> None:
-    """Cuts off what a process that was killed left of a line, so that the next one is whole."""
+    """Cuts off a partial last line that a killed process left, so that the next line is whole."""
     end = file.tell()
     if end:
         file.seek(end - 1)

@@ -1,6 +1,6 @@
-"""What was measured: the models to the last byte, the programs, the machine, the settings, the prompts.
+"""The manifest: a checksum of each model file, and the programs, machine, settings and prompts of a measurement.
 
-Two figures can be compared where what matters of their manifests is the same.
+Two figures can be compared if the relevant fields of their manifests are equal.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from draftd import __version__
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt
 
-SECONDS = 600.0  # for taking one: large files are hashed when they are first asked for
+SECONDS = 600.0  # to take a manifest: the first one hashes large files
 ABSENT = "absent"
 
-_FIGURELESS = ("created", "harness", "load_seconds")  # decide no figure
-# Settings that decide no figure: where it listens, what is written and sent to others.
+_FIGURELESS = ("created", "harness", "load_seconds")  # change no figure
+# Settings that change no figure: addresses, logs, and what is sent to others.
 _IDLE_SETTINGS = ("server.", "log.", "telemetry.", "webhook.", "annotations.", "cost.")
-# A folder may have any name, and a flag's file any place: what lies there is compared.
+# Paths change no figure: the files themselves are compared.
 _IDLE_NAMES = frozenset(
     (
         *("model.path", "model.draft_path", "model.light_draft_path", "fallback.state_dir"),
@@ -45,7 +45,7 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class ModelManifest:
-    """`quantization` as its configuration says, such as "4 bits, groups of 64"; "none" without."""
+    """`quantization` is the text of the model's configuration, such as "4 bits, groups of 64"; "none" without."""
 
     name: str
     quantization: str
@@ -56,13 +56,13 @@ class ModelManifest:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`models` by role: target, draft, light_draft. `settings` by dotted name; of a secret only whether it is set.
-    `prompts`: the SHA-256 of each group's prompts. What is not known is None or empty."""
+    """`models` by role: target, draft, light_draft. `settings` by dotted name; a secret only says whether it is set.
+    `prompts`: the SHA-256 of each group's prompts. Unknown values are None or empty."""
 
     created: str  # ISO 8601, UTC
     harness: str  # draftd's version where this was written
     draftd: str  # the daemon's
-    packages: Mapping[str, str]  # mlx, mlx-lm and what else decides a result: name to version
+    packages: Mapping[str, str]  # mlx, mlx-lm and others that affect a result: name to version
     python: str
     os: str
     device: str  # the processor or chip
@@ -75,12 +75,12 @@ class Manifest:
     models: Mapping[str, ModelManifest]
     settings: Mapping[str, str]
     prompts: Mapping[str, str] = field(default_factory=dict)
-    load_seconds: float | None = None  # the models' loading took
+    load_seconds: float | None = None  # to load the models
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`field` is dotted: models.draft.files.model.safetensors.sha256. `matters`: figures are not to be compared."""
+    """`field` is dotted: models.draft.files.model.safetensors.sha256. `matters`: figures must not be compared."""
 
     field: str
     left: str
@@ -91,7 +91,7 @@ class Difference:
 def take_manifest(
     client: DraftdClient, prompts: Mapping[str, str] | None = None, *, timeout: float = SECONDS
 ) -> Manifest:
-    """The daemon's account of itself. `prompts`: `prompt_checksum` of each group that is asked. Raises CallError."""
+    """Returns the daemon's manifest. `prompts` maps each group to its `prompt_checksum`. Raises CallError."""
     reply = client.manifest(timeout=timeout)
     fields = MessageToDict(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     fields |= {name: dict(sorted(fields[name].items())) for name in ("packages", "models", "settings")}
@@ -107,7 +107,7 @@ def take_manifest(
 
 
 def prompt_checksum(prompts: Sequence[Prompt]) -> str:
-    """SHA-256 of what is asked, in its order. A prompt's name does not change it."""
+    """Returns the SHA-256 of the prompts in their order. A prompt's name does not change it."""
     contents = [
         {"messages": prompt.messages, "workload": prompt.workload, "max_tokens": prompt.max_tokens}
         for prompt in prompts
@@ -117,9 +117,10 @@ def prompt_checksum(prompts: Sequence[Prompt]) -> str:
 
 
 def differences(a: Manifest, b: Manifest) -> tuple[Difference, ...]:
-    """Those that matter first, each kind by name. None that matters: what was measured is the same."""
+    """Returns differing fields, relevant ones first, each kind by name. Without a relevant one the figures can be
+    compared."""
     left, right = dict(_fields(a, b)), dict(_fields(b, a))
-    # Of a model without files nothing but its name is known.
+    # A model's name matters only if its files are unknown on one side.
     both = a.models.keys() & b.models.keys()
     named = [f"models.{role}.name" for role in both if a.models[role].files and b.models[role].files]
     differing = [
@@ -131,7 +132,7 @@ def differences(a: Manifest, b: Manifest) -> tuple[Difference, ...]:
 
 
 def _fields(manifest: Manifest, other: Manifest) -> Iterator[tuple[str, str]]:
-    """All of one manifest by dotted name, as text. A model or a file that the other lacks is a single field."""
+    """Yields a manifest's values as text, by dotted name. A model or file that the other lacks is a single field."""
     for field_ in fields(Manifest):
         value = getattr(manifest, field_.name)
         if not isinstance(value, Mapping):
@@ -155,7 +156,7 @@ def _matters(name: str, a: Manifest, b: Manifest) -> bool:
         return not rest.startswith(_IDLE_SETTINGS) and rest not in _IDLE_NAMES
     if group == "prompts":
         return rest in a.prompts and rest in b.prompts
-    # The size in memory follows from the files, the backend and the programs; of a draft that was unloaded it is 0.
+    # The size in memory follows from files, backend and programs, and is 0 for an unloaded draft.
     return name not in _FIGURELESS and not (group == "models" and name.endswith(".weight_bytes"))
 
 

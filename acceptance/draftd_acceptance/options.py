@@ -1,4 +1,4 @@
-"""What is asked of each stage. A run keeps it, so that a command that resumes the run need not say it again."""
+"""The options of each stage. A run keeps them, so that a command that resumes the run need not repeat them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from draftd_acceptance.ticks import Arm, Stage
 
 TIERS = SHORT, MEDIUM, LONG = "short_control", "medium_reasoning", "long_context"
 GROUPS = (*TIERS, *(str(kind) for kind in CLASSES))
-"""Of prompts: three tiers by length, and the workload classes."""
+"""Groups of prompts: three tiers by length, and the workload classes."""
 
 LONGEST_BLOCK = 64
 WINDOW_SECONDS = 60.0
@@ -33,11 +33,11 @@ Temperature = Annotated[float, Field(ge=0, le=100)]
 
 
 class OptionError(FieldError):
-    """An option is out of bounds, or nothing that this daemon can do."""
+    """An option is out of bounds, or this daemon does not support it."""
 
 
 class Options(BaseModel):
-    """Base of the stages' options. `seed`: of orders and sampled answers."""
+    """Base of the stages' options. `seed` draws orders and sampled answers."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
     stage: ClassVar[Stage]
@@ -45,17 +45,17 @@ class Options(BaseModel):
     seed: Seed = 0
 
     def plan(self) -> dict[str, Any]:
-        """As it lies in a run's folder."""
+        """Returns the options in the form that a run's folder keeps."""
         return self.model_dump(mode="json")
 
     @classmethod
     def from_plan(cls, plan: Mapping[str, Any]) -> Self:
-        """What a run began with; what else its plan holds is ignored. Raises OptionError."""
+        """Returns the options that a run began with, ignoring other entries of its plan. Raises OptionError."""
         return cls._validate(plan, f"{cls.stage}.json: ")
 
     @classmethod
     def resume(cls, plan: Mapping[str, Any] | None, **changes: Any) -> Self:
-        """What is given and not None, else as the run began, else the default. Raises OptionError."""
+        """Returns `changes` that are not None over the run's own options, over the defaults. Raises OptionError."""
         begun = cls.from_plan(plan).plan() if plan is not None else {}
         return cls._validate(begun | {name: value for name, value in changes.items() if value is not None})
 
@@ -68,10 +68,10 @@ class Options(BaseModel):
 
 
 class SweepOptions(Options):
-    """The autoregressive arm is measured at every temperature and concurrency, asked or not.
+    """One parameter varies at a time, from a base: `block_length` tokens a step, the first drafter, temperature 0, one
+    request at a time. The autoregressive arm is measured at every temperature and concurrency.
 
-    One parameter is varied at a time, from a base: `block_length` tokens a step, the first drafter, temperature 0, one
-    request at a time. What the daemon cannot do is left out and reported.
+    Arms that the daemon does not support are left out and reported.
     """
 
     stage: ClassVar[Stage] = Stage.SWEEP
@@ -108,12 +108,12 @@ class SweepOptions(Options):
 
     @property
     def longest_block(self) -> int:
-        """That a daemon must allow for all of it to be measured."""
+        """The block length that a daemon must allow to measure every arm."""
         return max((self.block_length, *self.block_lengths))
 
 
 class SoakOptions(Options):
-    """What is None is the daemon's own, and is settled before the soak begins."""
+    """None stands for the daemon's own value; `settle` fills it in before the soak begins."""
 
     stage: ClassVar[Stage] = Stage.SOAK
 
@@ -126,7 +126,7 @@ class SoakOptions(Options):
     sample_seconds: Annotated[float, Field(ge=0.01, le=60)] = 1.0
 
     def settle(self, model: ModelReply, max_batch: int | None) -> Self:
-        """With the daemon's own in the place of None. Raises OptionError for what this daemon cannot do."""
+        """Replaces None by the daemon's own values. Raises OptionError for options that the daemon does not support."""
         block = _choose_block(self.block_length, model)
         own = {
             "streams": self.streams or min(STREAMS, max_batch or STREAMS),
@@ -138,22 +138,22 @@ class SoakOptions(Options):
 
     @property
     def arm(self) -> Arm:
-        """Of options that are settled."""
+        """The arm to soak; the options must be settled."""
         assert self.block_length is not None and self.streams is not None, self  # noqa: PT018
         return Arm(self.block_length, self.drafter, concurrency=self.streams)
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the answers, mixed from an eighth of the longest on."""
+        """The answers' lengths, mixed from an eighth of the longest up to the longest."""
         assert self.max_tokens is not None, self
         return tuple(max(1, self.max_tokens // share) for share in (8, 4, 2, 1))
 
 
 class QualityOptions(Options):
-    """What is None is the daemon's own, and is settled before the run begins.
+    """None stands for the daemon's own value; `settle` fills it in before the run begins.
 
-    Greedy answers are always the same, and are asked for once. `temperature` asks for `repeats` sampled answers as
-    well, each with a seed of its own. `schemas`: what must be JSON is asked for under a schema as well.
+    Greedy answers are always the same, so each is requested once. A `temperature` adds `repeats` sampled answers, each
+    with its own seed. `schemas` asks prompts for JSON again with their schema.
     """
 
     stage: ClassVar[Stage] = Stage.QUALITY
@@ -165,15 +165,15 @@ class QualityOptions(Options):
     schemas: bool = True
 
     def frozen(self) -> dict[str, Any]:
-        """As it lies in a run's folder; of one without schemas, as it always did."""
+        """Returns the options in the form that a run's folder keeps; without schemas, the form from before schemas."""
         return self.model_dump(mode="json", exclude=None if self.schemas else {"schemas"})
 
     @classmethod
     def from_plan(cls, plan: Mapping[str, Any]) -> Self:
-        return super().from_plan({"schemas": False} | dict(plan))  # runs of before there were any
+        return super().from_plan({"schemas": False} | dict(plan))  # older runs have no schemas
 
     def settle(self, model: ModelReply) -> Self:
-        """With the daemon's own in the place of None. Raises OptionError for what this daemon cannot do."""
+        """Replaces None by the daemon's own values. Raises OptionError for options that the daemon does not support."""
         if not model.drafters or not model.max_draft_tokens:
             raise OptionError("daemon", "no drafts", f"one that speculates: {model.speculation_reason}")
         own = {"block_length": _choose_block(self.block_length, model), "drafter": _choose_drafter(self.drafter, model)}
@@ -181,8 +181,7 @@ class QualityOptions(Options):
 
     @property
     def arms(self) -> tuple[tuple[Arm, Arm], ...]:
-        """Each speculative arm with its autoregressive one, of options that are settled. Raises OptionError for a run's
-        that are not."""
+        """Pairs of an autoregressive arm and its speculative one. Raises OptionError if the options are not settled."""
         for name in ("block_length", "drafter"):
             if getattr(self, name) is None:
                 raise OptionError(f"{self.stage}.json: {name}", None, "what the run began with: it must be given")
@@ -193,7 +192,7 @@ class QualityOptions(Options):
 
 
 def _choose_block(block_length: int | None, model: ModelReply) -> int:
-    """The block that is asked for, or the longest that the daemon drafts. Raises OptionError for a longer one."""
+    """Returns the requested block length, or the daemon's longest. Raises OptionError for a longer one."""
     most = model.max_draft_tokens if model.drafters else 0
     if block_length is not None and block_length > most:
         why = "" if model.drafters else f" (it does not speculate: {model.speculation_reason})"
@@ -202,7 +201,7 @@ def _choose_block(block_length: int | None, model: ModelReply) -> int:
 
 
 def _choose_drafter(drafter: DrafterName | None, model: ModelReply) -> DrafterName | None:
-    """The one that is asked for, or the daemon's first. Raises OptionError for one that it does not offer."""
+    """Returns the requested drafter, or the daemon's first. Raises OptionError for one that it does not offer."""
     offered = list(model.drafters)
     if drafter is not None and drafter not in offered:
         raise OptionError("drafter", drafter, f"one that this daemon offers: {', '.join(map(str, offered))}")

@@ -1,7 +1,7 @@
-"""Does speculation change what a task comes to? The quality canaries are asked both ways in turn, and those whose
-answer is JSON once more under its schema: then it must be valid, too.
+"""Measures whether speculation changes the results of tasks. The quality canaries are asked with and without drafts;
+those for JSON once more with their schema, when the answer must also be valid.
 
-The texts are kept; the checks are applied to them whenever the result is read, and are checked themselves.
+The texts are kept. Each reading of the result checks them again, and tests the checkers.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from draftd_acceptance.ticks import Arm, Stage, Tick, usable
 
 GROUP = "quality"
 SCHEMAS = "quality under a schema"
-"""The group of what is asked under a schema."""
-_REFUSED = "INVALID_ARGUMENT"  # among others of a template that takes no system message
+"""The group of prompts that are asked with a schema."""
+_REFUSED = "INVALID_ARGUMENT"  # also the error of a template that takes no system message
 _NO_SCHEMAS = f"{_REFUSED}: response_format"
 TOLERANCE = 0.005
-"""How far the share that passes with drafts may lie below the other."""
+"""The share that passes may be lower with drafts by at most this."""
 _EXACT = 1e-9  # 0.995 - 0.99 is a little less than 0.005
 
 
 def quality_prompts(schemas: bool = True) -> tuple[Prompt, ...]:
-    """The canaries', as a client asks them; with `schemas` after them those that are asked under one."""
+    """Returns the canaries' prompts, as a client sends them; with `schemas`, also those asked with a schema."""
     canaries = FrozenPrompts.shipped().canaries
     plain = tuple(Prompt(one.id, one.chat, one.workload, one.max_tokens, GROUP) for one in canaries)
     under = {one.id for one in canaries if schemas and schema_of(one.check) is not None}
@@ -44,14 +44,15 @@ def quality_prompts(schemas: bool = True) -> tuple[Prompt, ...]:
 
 
 def quality_complete(folder: RunFolder) -> bool:
-    """Whether every prompt was answered in every way that was asked. False where it was not begun. Raises OptionError
-    for a plan that says too little."""
+    """Whether every prompt was answered in every arm; False if the stage was not begun. Raises OptionError for an
+    incomplete plan."""
     plan = folder.plan(Stage.QUALITY)
     return plan is not None and not _missing(QualityOptions.from_plan(plan), folder.ticks(Stage.QUALITY))
 
 
 def run_quality(session: Session, options: QualityOptions, model: ModelReply, progress: Progress) -> None:
-    """What is missing of it. Raises RunError where the run began with another plan, OptionError, MeasurementStopped."""
+    """Measures the missing answers. Raises RunError if the run began with another plan, OptionError,
+    MeasurementStopped."""
     options = options.settle(model)
     session.folder.freeze_plan(Stage.QUALITY, options.frozen())
     missing, total = _missing(options, session.folder.ticks(Stage.QUALITY)), len(list(_steps(options)))
@@ -71,7 +72,7 @@ def run_quality(session: Session, options: QualityOptions, model: ModelReply, pr
             refused = refused or _refusal(tick) != ""
             if tick.error.startswith(_REFUSED) and not refused and not folding and other != step:
                 (again,) = ask(other, json_schema=schema)
-                if not again.error:  # this model's template takes no system message: so it is asked from here on
+                if not again.error:  # the template takes no system message: fold it from now on
                     folding, tick = True, again
             session.folder.keep_tick(tick)
             errors.count(step.arm, [] if refused and schema else [tick])
@@ -80,21 +81,21 @@ def run_quality(session: Session, options: QualityOptions, model: ModelReply, pr
 
 
 def _missing(options: QualityOptions, ticks: Sequence[Tick]) -> list[SessionStep]:
-    """What is still to be asked: nothing under a schema where the daemon refused that."""
+    """Returns the remaining steps; none with a schema once the daemon has refused schemas."""
     steps = pending(_steps(options), measured_keys(ticks))
     refused = any(map(_refusal, ticks))
     return [step for step in steps if not (refused and step.prompts[0].group == SCHEMAS)]
 
 
 def _refusal(tick: Tick) -> str:
-    """Why this daemon answers nothing under a schema, in its own words; empty where the tick does not show that."""
+    """Returns the daemon's reason for refusing schemas; empty if this tick shows no refusal."""
     if tick.place.group != SCHEMAS or not tick.error.startswith(_NO_SCHEMAS):
         return ""
     return tick.error.partition("allowed: ")[2].partition(": ")[2] or tick.error
 
 
 def _steps(options: QualityOptions) -> Iterator[SessionStep]:
-    """Prompt by prompt, both ways in an order drawn by the seed."""
+    """Yields each prompt both ways, in an order drawn by the seed."""
     drawn = random.Random(options.seed)
     for arms in options.arms:
         for repetition in range(1, options.repeats + 1 if arms[1].temperature else 2):
@@ -104,7 +105,7 @@ def _steps(options: QualityOptions) -> Iterator[SessionStep]:
 
 @dataclass(frozen=True, slots=True)
 class ModeAnswers:
-    """A prompt's answers in one way. The complaint is the first one's that failed; empty where all passed."""
+    """A prompt's answers in one mode. The complaint is the first failed answer's; empty if all passed."""
 
     total: int
     passed: int
@@ -117,8 +118,7 @@ class ModeAnswers:
 
 @dataclass(frozen=True, slots=True)
 class PromptResult:
-    """One prompt both ways. `identical`: the greedy texts are the same; None where they are not greedy, or one is
-    missing."""
+    """One prompt in both modes. `identical`: the greedy texts are the same; None if sampled, or if one is missing."""
 
     prompt: str
     autoregressive: ModeAnswers
@@ -132,7 +132,7 @@ class PromptResult:
 
 @dataclass(frozen=True, slots=True)
 class QualityComparison:
-    """Shares that passed at one temperature. `difference` is speculative less autoregressive, paired by prompt."""
+    """Shares that passed at one temperature. `difference` is speculative minus autoregressive, paired by prompt."""
 
     temperature: float
     prompts: tuple[PromptResult, ...]
@@ -142,18 +142,18 @@ class QualityComparison:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Prompts that were not answered both ways."""
+        """Prompts without an answer in both modes."""
         return tuple(one.prompt for one in self.prompts if not one.complete)
 
     @property
     def identical(self) -> int:
-        """Prompts whose greedy texts are the same both ways."""
+        """The number of prompts whose greedy texts are the same in both modes."""
         return sum(one.identical is True for one in self.prompts)
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidAnswer:
-    """One that is not what its schema says: how it was decoded, and what is wrong."""
+    """An answer that does not match its schema: its arm, and the fault."""
 
     prompt: str
     arm: str  # Arm.id
@@ -165,8 +165,8 @@ class InvalidAnswer:
 
 @dataclass(frozen=True, slots=True)
 class UnderSchemas:
-    """What came of the prompts under a schema. All answers have to be valid, sampled ones too; where `refused` is not
-    empty, it says why there are none."""
+    """Results of the prompts with a schema. All answers must be valid, sampled ones too. `refused` is the daemon's
+    reason if it refused schemas; empty otherwise."""
 
     greedy: QualityComparison
     sampled: QualityComparison | None
@@ -189,8 +189,8 @@ class UnderSchemas:
 
 @dataclass(frozen=True, slots=True)
 class QualityResult:
-    """`greedy` is what is judged. `sampled` is told beside it: there texts differ by chance. `schemas`: the same under
-    a schema; None where nothing was asked so."""
+    """`greedy` is judged. `sampled` is reported only, because its texts differ by chance. `schemas`: the same with a
+    schema; None if no prompt was asked so."""
 
     greedy: QualityComparison
     sampled: QualityComparison | None
@@ -202,7 +202,7 @@ class QualityResult:
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """Why it failed, each in a sentence; empty where it did not."""
+        """The reasons for a failure, each a sentence; empty if it passed."""
         said: list[str] = []
         if self.faults:
             first = self.faults[0]
@@ -217,7 +217,7 @@ class QualityResult:
 
 
 def _shortfalls(comparison: QualityComparison, where: str = "") -> Iterator[str]:
-    """Of what is judged: answers that are missing, and a share that drafts make too low."""
+    """Yields complaints: missing answers, and a share that is too low with drafts."""
     if missing := comparison.missing:
         whole = len(comparison.prompts)
         yield f"{len(missing)} of {whole} prompts were not answered{where} both with and without drafts"
@@ -228,7 +228,7 @@ def _shortfalls(comparison: QualityComparison, where: str = "") -> Iterator[str]
 
 
 def quality_result(folder: RunFolder, canaries: Sequence[Canary] | None = None) -> QualityResult | None:
-    """None where nothing was asked. Raises RunError for lines that cannot be read, or a prompt that there is not."""
+    """Returns the result; None if no prompt was asked. Raises RunError for unreadable lines or an unknown prompt."""
     ticks = folder.ticks(Stage.QUALITY)
     if not ticks:
         return None
@@ -261,7 +261,7 @@ def _under_schemas(canaries: Sequence[Canary], ticks: Sequence[Tick], schemas: M
 
 
 def _invalid(tick: Tick, schema: Schema) -> str:
-    """What is wrong with an answer under a schema; empty where nothing is."""
+    """Returns the fault of an answer with a schema; empty if it is valid."""
     if tick.finish_reason is not FinishReason.STOP:
         return f"not complete after {tick.output_tokens} tokens"
     return mismatch(tick.text or "", schema)
@@ -270,7 +270,7 @@ def _invalid(tick: Tick, schema: Schema) -> str:
 def _comparisons(
     canaries: Sequence[Canary], ticks: Sequence[Tick]
 ) -> tuple[QualityComparison, QualityComparison | None]:
-    """The greedy one, and the sampled one where there is any."""
+    """Returns the greedy comparison, and the sampled one if there are sampled answers."""
     arms = {Arm.parse(tick.place.arm) for tick in ticks}
     sampled = sorted({arm.temperature for arm in arms if arm is not None} - {0.0})
     return _comparison(canaries, ticks, 0.0), _comparison(canaries, ticks, sampled[0]) if sampled else None

@@ -1,4 +1,5 @@
-"""One session of a run: a command asks a daemon, times every answer where it arrives, and holds its fallback ladder.
+"""One session of a run: a command sends requests to a daemon, times each answer on arrival, and holds the fallback
+ladder.
 
 A run that was interrupted has several sessions.
 """
@@ -30,23 +31,23 @@ from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.options import Options
 from draftd_acceptance.ticks import Arm, GrantedPlan, Key, MachineSample, RunPlace, ServerTiming, Stage, Tick, sample
 
-ANSWER_SECONDS = {Stage.SWEEP: 600.0, Stage.SOAK: 300.0, Stage.QUALITY: 300.0}  # longest that one answer may take
+ANSWER_SECONDS = {Stage.SWEEP: 600.0, Stage.SOAK: 300.0, Stage.QUALITY: 300.0}  # limit for one answer
 MOST_ERRORS = 20  # in a row
 STOP_SECONDS = 10.0  # how long requests under way may still take when a run is stopped
 _START_SECONDS = 60.0  # until the last of the threads runs
 _HOLD_SECONDS, _RENEW_SECONDS = 120.0, 40.0
 _JOIN_SECONDS = 15.0  # a renewal under way ends by then
 _NO_LADDER = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION)
-_SAMPLE_SECONDS = 5.0  # that one reading of the machine may take
+_SAMPLE_SECONDS = 5.0  # limit for one reading of the machine
 _T = TypeVar("_T")
 
 
 class NotMeasurable(FieldError):
-    """The daemon does not allow what is to be measured: says what stands in the way."""
+    """The daemon prevents the measurement. The message names the obstacle."""
 
 
 class MeasurementStopped(DraftdError):
-    """Requests fail, and going on would not mend that."""
+    """The stage ends because requests keep failing."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; what was measured is kept, and the run can be resumed")
@@ -54,7 +55,7 @@ class MeasurementStopped(DraftdError):
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """How far a stage is. `remaining` is seconds, by what was measured so far; None while nothing was."""
+    """The progress of a stage. `remaining` is seconds, estimated from measurements so far; None before the first."""
 
     stage: Stage
     done: float
@@ -68,7 +69,7 @@ Progress = Callable[[Advance], None]
 
 @dataclass(frozen=True, slots=True)
 class SessionStep:
-    """Prompts that are asked together: `arm.concurrency` of them."""
+    """Prompts that are sent together: `arm.concurrency` of them."""
 
     arm: Arm
     prompts: tuple[Prompt, ...]
@@ -81,7 +82,7 @@ class SessionStep:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`began` is time.perf_counter() when it did, `in_hand` the arms of what is being measured."""
+    """`began` is time.perf_counter() at the session's start; `in_hand` lists the arms that are being measured."""
 
     client: DraftdClient
     folder: RunFolder
@@ -91,7 +92,7 @@ class Session:
 
     @property
     def max_batch(self) -> int | None:
-        """How many requests this daemon decodes together, by its manifest."""
+        """The number of requests that the daemon decodes together, by its manifest; None if unknown."""
         manifest = self.folder.manifests().get(self.number)
         said = manifest.settings.get("engine.max_batch", "") if manifest is not None else ""
         return int(said) if said.isdecimal() else None
@@ -106,14 +107,15 @@ class Session:
         keep_text: bool = False,
         json_schema: str = "",
     ) -> list[Tick]:
-        """Asks all of the step's prompts at once; the ticks are not kept yet. `chat`: the model has a template. A tick
-        has an error where the daemon decoded otherwise than the arm asks. `json_schema`: what the answers must be."""
+        """Sends all prompts of the step at once and returns their ticks, without keeping them. A tick has an error if
+        the daemon did not decode as the arm requests. `chat`: the model has a template. `json_schema`: the answers'
+        schema."""
         arm, repetition = step.arm, step.repetition
         asks = [ask_for(prompt, arm, chat=chat, seed=options.seed, repetition=repetition) for prompt in step.prompts]
-        if options.stage is not Stage.SOAK:  # of several arms a later one would find the first one's work
+        if options.stage is not Stage.SOAK:  # or a later arm would find an earlier one's prefix
             asks = [replace(ask, skip_prefix_cache=True) for ask in asks]
         if json_schema:
-            # A thought may be longer than an answer may be. A template that knows no such argument takes no notice.
+            # Thinking could use up the answer's tokens. A template without this argument ignores it.
             unthinking = {"enable_thinking": False}
             asks = [replace(ask, json_schema=json_schema, template_arguments=unthinking) for ask in asks]
         ticks = []
@@ -154,7 +156,7 @@ def sampling(
 
 @contextlib.contextmanager
 def _background(name: str, run: Callable[[threading.Event], None], join_seconds: float) -> Iterator[None]:
-    """Runs it on a thread of its own, until the event is set that it is given: at the block's end."""
+    """Calls `run` on its own thread; the event is set at the block's end."""
     stop = threading.Event()
     thread = threading.Thread(target=run, args=(stop,), name=name, daemon=True)
     thread.start()
@@ -166,13 +168,13 @@ def _background(name: str, run: Callable[[threading.Event], None], join_seconds:
 
 
 class ErrorLimit:
-    """Ends a stage when MOST_ERRORS requests failed in a row, of one arm or of all: going on does not mend that."""
+    """Ends a stage after MOST_ERRORS failed requests in a row, of one arm or of all."""
 
     def __init__(self) -> None:
         self._in_a_row: Counter[str] = Counter()  # of all, and of each arm
 
     def count(self, arm: Arm, ticks: Sequence[Tick]) -> None:
-        """The ticks of one arm that came together. Raises MeasurementStopped."""
+        """Counts the ticks of one arm that were sent together. Raises MeasurementStopped."""
         failed = [tick.error for tick in ticks if tick.error]
         for whose in ("", f" of {arm.id}"):
             self._in_a_row[whose] = self._in_a_row[whose] + len(failed) if failed else 0
@@ -181,7 +183,7 @@ class ErrorLimit:
 
 
 def tick_of(taken: Capture, place: RunPlace, session_began: float, *, keep_text: bool = False) -> Tick:
-    """`session_began` is time.perf_counter() when the session did."""
+    """Returns the tick of an answer. `session_began` is time.perf_counter() at the session's start."""
     answer = taken.answer
     started, finished = answer.started, answer.finished
     error = "" if taken.complete else "the stream ended before its answer did"
@@ -219,7 +221,8 @@ def _server_timing(answer: Answer) -> ServerTiming:
 
 
 def ask_for(prompt: Prompt, arm: Arm, *, chat: bool, seed: int, repetition: int) -> Ask:
-    """`chat`: the model has a template; without one it is given the last message as it is."""
+    """Returns the request for a prompt. `chat`: the model has a template; without one it gets the last message as it
+    is."""
     sampling = SamplingParams()
     if arm.temperature:
         sampling = SamplingParams(arm.temperature, seed=token_seed(seed, repetition, prompt.name))
@@ -230,19 +233,19 @@ def ask_for(prompt: Prompt, arm: Arm, *, chat: bool, seed: int, repetition: int)
         sampling=sampling,
         mode=ModePreference.SPECULATIVE if arm.speculative else ModePreference.AUTOREGRESSIVE,
         max_draft_tokens=arm.block_length if arm.speculative else None,
-        drafter=None if arm.automatic else arm.drafter,  # as users ask: who names a drafter gets no other
+        drafter=None if arm.automatic else arm.drafter,  # as users ask: a named drafter is never replaced
         depth_mode=arm.depth_mode if arm.speculative else None,
         workload=prompt.workload,
     )
 
 
 def token_seed(seed: int, repetition: int, prompt: str) -> int:
-    """With what a sampled answer is drawn: the same for every arm, so that they are compared on like luck."""
+    """Returns the seed of a sampled answer: the same for every arm, so that all have the same luck."""
     return zlib.crc32(f"{seed} {repetition} {prompt}".encode())
 
 
 def all_at_once(client: DraftdClient, asks: Sequence[Ask], *, timeout: float) -> list[Capture]:
-    """Each on a thread of its own. What a thread raises is raised here."""
+    """Sends each request on its own thread. Raises a thread's error."""
     if len(asks) == 1:
         return [capture(client, asks[0], timeout=timeout)]
     together = threading.Barrier(len(asks))
@@ -257,7 +260,7 @@ def all_at_once(client: DraftdClient, asks: Sequence[Ask], *, timeout: float) ->
 
 @contextlib.contextmanager
 def on_threads(name: str, tasks: Sequence[Callable[[], _T]]) -> Iterator[list[Future[_T]]]:
-    """Each on a daemon thread of its own: whoever is interrupted waits no longer than STOP_SECONDS for their ends."""
+    """Runs each task on its own daemon thread; at the block's end waits at most STOP_SECONDS for them."""
     results: list[Future[_T]] = [Future() for _ in tasks]
 
     def run(number: int) -> None:
@@ -278,7 +281,7 @@ def on_threads(name: str, tasks: Sequence[Callable[[], _T]]) -> Iterator[list[Fu
 
 
 def departure(tick: Tick, arm: Arm) -> str:
-    """How the daemon decoded otherwise than `arm` asks; empty where it did not. Such a tick is not of that arm."""
+    """Returns how the daemon deviated from `arm`, so that the tick does not count for it; empty if it did not."""
     granted = tick.granted
     if tick.error or granted is None:
         return ""
@@ -301,10 +304,10 @@ def departure(tick: Tick, arm: Arm) -> str:
 
 @contextlib.contextmanager
 def hold_ladder(client: DraftdClient) -> Iterator[None]:
-    """Holds a running daemon's fallback ladder at the top while it is measured: the pair is measured, not the ladder.
+    """Holds a running daemon's fallback ladder at the top: the pair is measured, not the ladder.
 
-    An operator's hold on the same level is left as it is. Ours expires by itself soon after a harness that was killed.
-    Raises NotMeasurable where the flag is off, or an operator holds the ladder lower.
+    An operator's hold at the top stays as it is. Our hold expires soon after a killed harness. Raises NotMeasurable if
+    the flag is off, or if an operator holds the ladder lower.
     """
     variant = client.status().flag_variant
     if variant == "off":
@@ -325,10 +328,10 @@ def hold_ladder(client: DraftdClient) -> Iterator[None]:
     until = client.hold_level(FallbackLevel.FULL, _HOLD_SECONDS).hold.until
 
     def renew(stop: threading.Event) -> None:
-        """Until another hold is in the place of ours."""
+        """Renews our hold until another one replaces it."""
         nonlocal until
         while not stop.wait(_RENEW_SECONDS):
-            with contextlib.suppress(CallError):  # while the daemon is away the next one may find it
+            with contextlib.suppress(CallError):  # if the daemon is away, the next renewal may reach it
                 if client.level().hold.until != until:
                     return
                 until = client.hold_level(FallbackLevel.FULL, _HOLD_SECONDS).hold.until

@@ -1,7 +1,7 @@
-"""Continuous decoding for a long time: does memory grow without bound, does acceptance hold, does anything fail?
+"""Decodes without pause for a long time: does memory grow without bound, does acceptance hold, does anything fail?
 
-So many clients, each of which asks again as soon as it is answered. The result is derived from raw ticks and samples,
-as a whole and window by window, which an average would hide; what could not be read is None, never 0.
+Each client sends its next request as soon as the last is answered. The result is derived from raw ticks and samples, in
+total and by window, because an average would hide changes. A value that could not be read is None, never 0.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from draftd_acceptance.statistics import Curve, MemoryGrowth, after_warm_up, gro
 from draftd_acceptance.sweep.plan import chosen_prompts
 from draftd_acceptance.ticks import MachineSample, Stage, Tick
 
-FEWEST_DRAFTS = 50  # of a window, below which it says nothing of acceptance
-FEWEST_READINGS = 60  # of memory after the warm-up, below which its growth is not extrapolated to hours and days
-LEAST_SECONDS = 60.0  # that they span; likewise
-DAYS = 7.0  # what grows so fast that memory is gone within these grows without bound
+FEWEST_DRAFTS = 50  # a window with fewer states no acceptance
+FEWEST_READINGS = 60  # of memory after the warm-up; with fewer its growth is not extrapolated
+LEAST_SECONDS = 60.0  # that those readings span, at least
+DAYS = 7.0  # growth that exhausts memory within these is without bound
 _DAY = 86_400.0
 _EXAMPLES = 5
-_PATIENCE_SECONDS = 60.0  # without one answer among all clients: then something is wrong that going on does not mend
+_PATIENCE_SECONDS = 60.0  # without an answer to any client, before the soak gives up
 _LOOK_SECONDS = 0.5
 _LONGEST_PAUSE = 5.0  # of a client whose requests fail
 
 
 def soak_complete(folder: RunFolder) -> bool:
-    """Whether it was soaked for as long as was asked. False where it was not begun."""
+    """Whether the soak lasted its full duration; False if it was not begun."""
     plan = folder.plan(Stage.SOAK)
     return plan is not None and soaked_seconds(folder) >= SoakOptions.from_plan(plan).duration
 
 
 def run_soak(session: Session, options: SoakOptions, model: ModelReply, progress: Progress) -> None:
-    """For as long as is missing; what was soaked before an interruption counts.
+    """Soaks for the missing time; time before an interruption counts.
 
-    Raises RunError where the run began with another plan, OptionError, MeasurementStopped, NothingToMeasure.
+    Raises RunError if the run began with another plan, OptionError, MeasurementStopped, NothingToMeasure.
     """
     options = options.settle(model, session.max_batch)
     prompts = chosen_prompts(SweepOptions(), model)  # of every group, those that its context holds
@@ -60,7 +60,7 @@ def run_soak(session: Session, options: SoakOptions, model: ModelReply, progress
     questions, stop, lock = _endless(prompts, options, session.number), threading.Event(), threading.Lock()
     counts = Counter(requests=0, failed=0)
     began = answered = time.perf_counter()
-    # The first request is asked, and the clock of a soak begins, a moment after this one.
+    # The soak's clock starts with the first request, a moment later.
     ends = began + options.duration - before + 0.1
 
     def note(tick: Tick) -> None:
@@ -87,7 +87,7 @@ def run_soak(session: Session, options: SoakOptions, model: ModelReply, progress
                 pause = min(_LONGEST_PAUSE, max(0.1, 2 * pause)) if tick.error else 0.0
                 stop.wait(pause)
         finally:
-            stop.set()  # where one fails all end; where its time is over theirs is too
+            stop.set()  # if one stream fails, all end; their time ends together
 
     with (
         sampling(session, Stage.SOAK, session.folder.keep_sample, options.sample_seconds),
@@ -106,7 +106,8 @@ def run_soak(session: Session, options: SoakOptions, model: ModelReply, progress
 
 
 def _endless(prompts: Sequence[Prompt], options: SoakOptions, session: int) -> Iterator[tuple[int, Prompt]]:
-    """All prompts in a random order each time, with the number of the time, from 1; answers of mixed lengths."""
+    """Yields all prompts over and over, each pass in a new random order, with the pass's number from 1 and mixed
+    lengths."""
     drawn = random.Random(f"{options.seed}/{session}")
     for passed in count(1):
         for prompt in drawn.sample(list(prompts), len(prompts)):
@@ -115,7 +116,7 @@ def _endless(prompts: Sequence[Prompt], options: SoakOptions, session: int) -> I
 
 @dataclass(frozen=True, slots=True)
 class SoakBlock:
-    """One session's share of a soak, from `began` to `ended` on the session's clock; ticks and samples in time."""
+    """One session's part of a soak, from `began` to `ended` on the session's clock; ticks and samples by time."""
 
     session: int
     before: float  # seconds of soaking in earlier sessions
@@ -131,8 +132,8 @@ class SoakBlock:
 
 @dataclass(frozen=True, slots=True)
 class SoakWindow:
-    """`start` is in seconds of soaking, what came between two sessions left out. A request's drafts count where it
-    ended, its tokens where they came. None where there is nothing to measure."""
+    """`start` is in seconds of soaking, without the time between sessions. A request's drafts count in the window where
+    it ended, its tokens where they arrived. None: nothing to measure."""
 
     session: int
     start: float
@@ -148,12 +149,12 @@ class SoakWindow:
 
     @property
     def enough(self) -> bool:
-        """Whether its acceptance rests on drafts enough."""
+        """Whether it has enough drafts to state an acceptance."""
         return self.drafts >= FEWEST_DRAFTS
 
 
 def windows(parts: Sequence[SoakBlock], seconds: float) -> tuple[SoakWindow, ...]:
-    """In order. A session's last one, where it is shorter than half, belongs to the one before."""
+    """Returns the windows in order. A session's last one is merged with the one before if it is shorter than half."""
     windows_made: list[SoakWindow] = []
     for part in parts:
         whole = max(1, int(part.seconds / seconds + 0.5))
@@ -193,13 +194,10 @@ def _window(part: SoakBlock, earlier: float, later: float, last: bool) -> SoakWi
 
 @dataclass(frozen=True, slots=True)
 class SoakResult:
-    """Bytes and seconds. `seconds` is how long was soaked, over all its sessions, of `wanted_seconds`.
-
-    `swap_in` and `throttles` are what came in addition while it ran. `days_to_exhaustion` is the headroom at the end
-    over the least that memory grows by; inf where no growth is certain, None where it is not told. Where readings of
-    memory are too few to tell growth from, `too_few_samples` says how many there are and how many it takes; it is empty
-    where they suffice, and where memory cannot be read.
-    """
+    """Bytes and seconds. `seconds` is the soak's length over all sessions, of `wanted_seconds`. `swap_in` and
+    `throttles` count during the soak only. `days_to_exhaustion` is the last headroom divided by the smallest certain
+    growth; inf if no growth is certain, None if unknown. `too_few_samples` says how many readings of memory there are
+    and how many growth takes; empty if they suffice, or if memory cannot be read."""
 
     seconds: float
     wanted_seconds: float | None
@@ -227,7 +225,7 @@ class SoakResult:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of all streams together."""
+        """The throughput of all streams together."""
         return self.output_tokens / self.seconds if self.seconds else None
 
     @property
@@ -236,17 +234,18 @@ class SoakResult:
 
     @property
     def judged_windows(self) -> tuple[SoakWindow, ...]:
-        """Those with drafts enough to tell an acceptance from."""
+        """The windows with enough drafts to state an acceptance."""
         return tuple(window for window in self.windows if window.enough)
 
     def sustained_acceptance(self) -> float | None:
-        """Under which acceptance never was for two judged windows on end; None where there are fewer."""
+        """Returns the bound below which acceptance never stayed for two consecutive judged windows; None if there are
+        fewer than two."""
         shares = [window.acceptance for window in self.judged_windows if window.acceptance is not None]
         return min(map(max, pairwise(shares)), default=None)
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """Why it failed, each in a sentence; empty where it did not."""
+        """The reasons for a failure, each a sentence; empty if it passed."""
         said: list[str] = []
         if self.grows_without_bound:
             said.append(f"memory grows without bound: {_growth_text(self)}")
@@ -258,7 +257,7 @@ class SoakResult:
 
 
 def soak_result(folder: RunFolder) -> SoakResult | None:
-    """None where nothing was soaked. Raises RunError for lines that cannot be read."""
+    """Returns the result; None if nothing was soaked. Raises RunError for unreadable lines."""
     ticks, samples = folder.ticks(Stage.SOAK), folder.samples(Stage.SOAK)
     if not ticks:
         return None
@@ -292,12 +291,12 @@ def soak_result(folder: RunFolder) -> SoakResult | None:
 
 
 def soaked_seconds(folder: RunFolder) -> float:
-    """How long, in all sessions. Raises RunError for lines that cannot be read."""
+    """Returns the seconds soaked in all sessions. Raises RunError for unreadable lines."""
     return sum(part.seconds for part in soak_parts(folder.ticks(Stage.SOAK), ()))
 
 
 def soak_parts(ticks: Sequence[Tick], samples: Sequence[MachineSample]) -> list[SoakBlock]:
-    """Each session's share, in order of time. Its time is that in which requests were under way."""
+    """Returns each session's part, in order of time: the span in which requests were running."""
     blocks: list[SoakBlock] = []
     before = 0.0
     for session in sorted({tick.place.session for tick in ticks}):
@@ -316,7 +315,7 @@ def _curves(parts: Sequence[SoakBlock], what: str) -> list[Curve]:
 
 
 def _too_few(curves: Sequence[Curve]) -> str:
-    """Empty where they suffice, and where there are none."""
+    """Returns how many readings there are and how many growth takes; empty if they suffice, or if there are none."""
     readings, seconds = after_warm_up(curves)
     if not readings or (readings >= FEWEST_READINGS and seconds >= LEAST_SECONDS):
         return ""
@@ -324,7 +323,8 @@ def _too_few(curves: Sequence[Curve]) -> str:
 
 
 def _days(growths: Sequence[MemoryGrowth], parts: Sequence[SoakBlock]) -> float | None:
-    """Of the worst. What is left is the headroom over the floor; where no floor is known, all that is available."""
+    """Returns the days until memory is exhausted, by the fastest growth. What remains is the headroom over the floor,
+    or all available memory if the floor is unknown."""
     last = [one for part in parts for one in part.samples if one.headroom is not None or one.available is not None]
     if not growths or not last:
         return None
@@ -334,7 +334,7 @@ def _days(growths: Sequence[MemoryGrowth], parts: Sequence[SoakBlock]) -> float 
 
 
 def _counter_rise(parts: Sequence[SoakBlock], what: str) -> int | None:
-    """What a counter of the daemon's rose by while it was soaked. Where it fell a new daemon began to count."""
+    """Returns the rise of a daemon's counter during the soak. A fall means that a new daemon began to count."""
     read = [_known_values(part.samples, what) for part in parts]
     if not any(read):
         return None
@@ -342,7 +342,7 @@ def _counter_rise(parts: Sequence[SoakBlock], what: str) -> int | None:
 
 
 def _longest_critical(parts: Sequence[SoakBlock]) -> float | None:
-    """Seconds on end in critical memory pressure, as the daemon counted them."""
+    """Returns the longest spell of critical memory pressure in seconds, by the daemon's counter."""
     read = [[readings for readings in part.samples if readings.pressure is not None] for part in parts]
     if not any(read):
         return None
@@ -351,7 +351,7 @@ def _longest_critical(parts: Sequence[SoakBlock]) -> float | None:
         spell = 0.0
         for earlier, later in pairwise(readings):
             spent = max(later.critical_seconds - earlier.critical_seconds, 0.0)
-            # The daemon reads more seldom than it is asked: a spell goes on while its counter rests.
+            # The daemon reads less often than it is asked: a spell goes on while its counter stands still.
             throughout = earlier.pressure == later.pressure == "critical"
             spell = spell + spent if spent or throughout else 0.0
             longest = max(longest, spell)

@@ -1,7 +1,7 @@
 """Estimates with their intervals: medians, quantiles and ratios by the bootstrap, and the growth of memory.
 
-The bootstrap assumes nothing of how latencies are distributed. What is drawn again is whole clusters: a prompt's
-repetitions are alike, and taken for independent they would make every interval too narrow.
+The bootstrap assumes nothing about the distribution of latencies. It resamples whole clusters: a prompt's repetitions
+are alike, and treated as independent they would make every interval too narrow.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Statistic = Literal["mean"] | float
-"""A float is that quantile: 0.5 is the median."""
+"""A float is a quantile: 0.5 is the median."""
 
 WARM_UP = 0.25  # of each session: allocators and caches fill
 _BINS = 60  # means over so many stretches of the time: readings repeat, and one reading is no trend
-_FEWEST = 8  # bins of one session, below which it says nothing of a trend
+_FEWEST = 8  # bins; a session with fewer shows no trend
 _RESOLUTION = 8 * 2**20  # bytes: allocators take memory by pieces of some MiB; less growth than this is no sign
 _WHITE = (0.0, 0.3, 1.0, 3.0, 10.0, 100.0)  # the noise that forgets at once, over what the other adds within a bin
 _MEMORIES = 8  # how long the other may last, from a bin to ten times the soak
@@ -34,8 +34,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate, and what it may truly be, by 95 %. `samples` is how many values it rests on; of a single one nothing
-    is known but itself, and the interval has no width."""
+    """An estimate with its 95 % interval. `samples` counts the values; with a single one the interval has no width."""
 
     estimate: float
     low: float
@@ -49,8 +48,8 @@ class Interval:
 def bootstrap(
     clusters: Sequence[Sequence[float]], statistic: Statistic = 0.5, *, resamples: int = 2000, seed: int = 0
 ) -> Interval | None:
-    """The statistic of all values together; percentile interval over resampled clusters. With one value in each it is
-    the ordinary bootstrap. A single cluster's values are resampled as they are. None without values."""
+    """Returns the statistic over all values, with its percentile interval over resampled clusters; with one value each
+    it is the ordinary bootstrap. A single cluster's values are resampled themselves. None without values."""
     filled = [cluster for cluster in clusters if len(cluster)]
     if not filled:
         return None
@@ -66,16 +65,16 @@ def ratio(
     *,
     resamples: int = 2000,
 ) -> Interval | None:
-    """One statistic over the other, of the clusters that both sides have, which are resampled together: what makes a
-    prompt slow makes it so on both sides, and falls out. `samples` is the smaller side's. None where there is no such
-    cluster, or the denominator is 0 or may well be."""
+    """Returns the ratio of one statistic on both sides, over their shared clusters, which are resampled together: a
+    prompt that is slow on both sides cancels out. `samples` is the smaller side's. None without shared clusters, or if
+    the denominator is 0 or may be."""
     shared = [key for key, values in numerators.items() if len(values) and len(denominators.get(key, ()))]
     if not shared:
         return None
     above, below = _Pool([numerators[key] for key in shared]), _Pool([denominators[key] for key in shared])
     if not below.whole(statistic):
         return None
-    apart = int(len(shared) == 1)  # of one prompt each side's values are resampled for themselves
+    apart = int(len(shared) == 1)  # with one prompt, resample each side independently
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = above.resample(statistic, resamples, 0) / below.resample(statistic, resamples, apart)
     if not np.isfinite(ratios).all():
@@ -86,8 +85,8 @@ def ratio(
 
 
 class _Pool:
-    """All clusters' values, sorted together: a resample is how often each cluster was drawn. A single cluster's values
-    are a cluster each."""
+    """All values, sorted together; a resample is how often each cluster was drawn. A single cluster's values become
+    clusters themselves."""
 
     def __init__(self, clusters: Sequence[Sequence[float]]) -> None:
         if len(clusters) == 1:
@@ -101,7 +100,8 @@ class _Pool:
         return float(self.values.mean() if statistic == "mean" else np.quantile(self.values, statistic))
 
     def resample(self, statistic: Statistic, resamples: int, seed: int) -> _Floats:
-        """Of each resample, of as many clusters as there are. The same seed draws the same clusters."""
+        """Returns the statistic of each resample, of as many clusters as there are. The same seed draws the same
+        clusters."""
         drawn = np.random.default_rng(seed).integers(0, self.clusters, size=(resamples, self.clusters))
         flat = (drawn + self.clusters * np.arange(resamples)[:, None]).ravel()
         draws = np.bincount(flat, minlength=drawn.size).reshape(drawn.shape).astype(np.int32)
@@ -121,7 +121,7 @@ class _Pool:
 
 
 def _central_range(values: _Floats) -> tuple[float, float]:
-    """What 95 % of them lie within."""
+    """Returns the range that holds the central 95 % of the values."""
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
 
@@ -132,39 +132,36 @@ Curve = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class MemoryGrowth:
-    """`slope` in bytes a second, 95 %; `seconds` that it was judged over."""
+    """`slope` in bytes a second, with its 95 % interval; `seconds` is the time that it was judged over."""
 
     slope: Interval
     seconds: float
 
     @property
     def certain(self) -> float:
-        """Bytes a second that it grows by at least; 0 where that is not certain, or too little in all to tell from how
-        allocators take memory."""
+        """The smallest growth in bytes a second; 0 if it is not certain, or too small to tell from allocation."""
         low = self.slope.low
         return low if low > 0 and low * self.seconds > _RESOLUTION else 0.0
 
 
 def after_warm_up(curves: Sequence[Curve]) -> tuple[int, float]:
-    """How many readings of all sessions growth is told from, and the seconds that they span."""
+    """Returns how many readings growth rests on, over all sessions, and the seconds that they span."""
     judged = _drop_warm_up(curves)
     return sum(len(times) for times, _ in judged), sum(float(np.ptp(times)) for times, _ in judged)
 
 
 def growth(curves: Sequence[Curve]) -> MemoryGrowth | None:
-    """Does memory grow without bound? One slope for all sessions, each with a level of its own; None where there is
-    too little to tell.
+    """Returns the growth: one slope for all sessions, each with its own level; None if there is too little data.
 
-    Memory is no straight line with independent noise. It wanders: what was taken stays taken, and steps up and down
-    come by chance. Least squares on a curve that wanders finds a trend where none is, and is sure of it; so is a
-    bootstrap of its residuals, even one of blocks. So the noise is taken for the sum of two parts, one that forgets at
-    once and one that forgets in time (an Ornstein-Uhlenbeck process, up to what is a random walk within the soak). How
-    large each is and how long the memory lasts is not known, so the interval is taken over all that may be, each
-    weighed by how likely the curve is under it (generalised least squares with the noise integrated out).
-
-    Of curves without a leak, from white noise to random walks and staircases, at most 5 % have an interval that lies
-    above 0; the unit tests hold it to that.
+    The interval is wide enough for noise that wanders: of curves without a leak, from white noise to random walks and
+    staircases, at most 5 % have an interval above 0; the unit tests check it.
     """
+    # Memory is no straight line with independent noise. It wanders: allocated memory stays, and steps come by chance.
+    # Least squares on a wandering curve finds a trend where there is none, with a narrow interval; so does a bootstrap
+    # of its residuals, even of blocks. So the noise is the sum of two parts, one that forgets at once and one that
+    # forgets in time (an Ornstein-Uhlenbeck process, up to a random walk within the soak). Their sizes and the memory's
+    # length are unknown: the interval covers all of them, each weighed by the curve's likelihood (generalised least
+    # squares with the noise integrated out).
     judged = _drop_warm_up(curves)
     width = sum(float(np.ptp(times)) for times, _ in judged) / _BINS
     if not width:
@@ -178,13 +175,13 @@ def growth(curves: Sequence[Curve]) -> MemoryGrowth | None:
 
 
 def _drop_warm_up(curves: Sequence[Curve]) -> list[_Floats]:
-    """What comes after the warm-up: times and values of each session that has any."""
+    """Returns times and values after the warm-up, for each session with readings."""
     read = [np.asarray(curve, float).T for curve in curves if len(curve)]
     return [part[:, part[0] >= part[0, 0] + WARM_UP * np.ptp(part[0])] for part in read]
 
 
 def _bin_means(times: _Floats, values: _Floats, width: float) -> tuple[_Floats, _Floats]:
-    """Mean time and value of each stretch of `width` seconds that has any."""
+    """Returns the mean time and value of each bin of `width` seconds that has readings."""
     _, place = np.unique(((times - times[0]) / width).astype(np.int64), return_inverse=True)
     counts = np.bincount(place)
     return np.bincount(place, times) / counts, np.bincount(place, values) / counts
@@ -212,7 +209,7 @@ def _slope(curves: Sequence[tuple[_Floats, _Floats]]) -> Interval:
             fitted = inverse @ x.T @ y
             rest = float(np.sum((y - x @ fitted) ** 2)) + 1e-18
             likely = -np.log(np.diag(root)).sum() + np.linalg.slogdet(inverse)[1] / 2 - freedom / 2 * np.log(rest)
-            # The longer the memory, the wider the interval: what the curve leaves open is taken for the worse.
+            # A longer memory widens the interval: where the curve leaves it open, assume the worse.
             likely += np.log(memory)
             fits.append((float(likely), float(fitted[0]), float(np.sqrt(_AVERAGED * rest / freedom * inverse[0, 0]))))
     weights, slopes, errors = (np.array(column) for column in zip(*fits, strict=True))

@@ -1,4 +1,4 @@
-"""From the ticks of a run to its figures: by arm, and of one arm against another, each with its interval."""
+"""Computes a run's figures from its ticks: by arm, and of one arm against another, each with its interval."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PromptKey = tuple[str, str]  # Place.key
 
 @dataclass(frozen=True, slots=True)
 class MetricDef:
-    """What is measured of one request, and which statistic of it stands for many."""
+    """A figure of one request, and the statistic that stands for many."""
 
     unit: str  # s, tokens/s, tokens, or 1 for a share
     description: str
@@ -80,7 +80,7 @@ METRICS: Mapping[str, MetricDef] = MappingProxyType(
 
 
 def select(ticks: Iterable[Tick], *, arm: str | None = None, group: str | None = None) -> list[Tick]:
-    """Those that count."""
+    """Returns the ticks that count."""
     return [
         tick
         for tick in ticks
@@ -91,7 +91,8 @@ def select(ticks: Iterable[Tick], *, arm: str | None = None, group: str | None =
 
 
 def measure(ticks: Iterable[Tick], metric: str) -> Interval | None:
-    """Of those of the ticks that count, by prompt. `samples` are requests. None where there is nothing to measure."""
+    """Returns a metric over the ticks that count, clustered by prompt. `samples` are requests. None if nothing was
+    measured."""
     by_prompt = _by_prompt(ticks, METRICS[metric])
     interval = bootstrap(
         [list(chain(*values_of_prompt)) for values_of_prompt in by_prompt.values()], METRICS[metric].statistic
@@ -102,8 +103,8 @@ def measure(ticks: Iterable[Tick], metric: str) -> Interval | None:
 def against(
     ticks: Iterable[Tick], arm: str, base: str, metric: str, others: Iterable[Tick] | None = None
 ) -> Interval | None:
-    """`arm` over `base`, on the prompts that both have answered; `base` is of the same run, or of another one's ticks,
-    `others`. `samples` are requests, of the side with fewer."""
+    """Returns the ratio of `arm` to `base` on the prompts that both answered. `base` is in the same run, or in
+    `others`, another run's ticks. `samples` are requests, of the smaller side."""
     definition, ticks = METRICS[metric], list(ticks)
     ours = _by_prompt(select(ticks, arm=arm), definition)
     theirs = _by_prompt(select(ticks if others is None else others, arm=base), definition)
@@ -116,20 +117,20 @@ def against(
 
 
 def total_counts(ticks: Iterable[Tick]) -> DraftCounts:
-    """Of all of those that count, together."""
+    """Returns the counts of all ticks that count, summed."""
     return total(tick.counts for tick in select(ticks))
 
 
 def per_position(counts: DraftCounts) -> tuple[float | None, ...]:
-    """Of the tokens drafted at each position of a block, the share that was accepted."""
+    """Returns the accepted share of the tokens drafted at each position of a block."""
     pairs = zip_longest(counts.accepted_per_position, counts.drafted_per_position, fillvalue=0)
     return tuple(accepted / drafted if drafted else None for accepted, drafted in pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class ArmSummary:
-    """All that a run says of one arm. `figures` has every metric by name, None where there was nothing to measure.
-    Peaks are bytes, of samples taken while the arm was in hand; watts and joules are of all that is measured."""
+    """A run's figures of one arm. `figures` has every metric by name, None if nothing was measured. Peaks are bytes,
+    over samples taken while the arm ran; watts and joules cover all measured power."""
 
     arm: str
     requests: int
@@ -140,7 +141,7 @@ class ArmSummary:
     target_forwards_per_token: float | None
     draft_forwards_per_token: float | None
     peak_resident: int | None
-    peak_mlx: int | None  # in use by models and caches, what MLX keeps for reuse left out
+    peak_mlx: int | None  # in use by models and caches, without what MLX keeps for reuse
     watts: float | None
     joules_per_token: float | None
     total_tokens_per_second: Interval | None
@@ -149,7 +150,7 @@ class ArmSummary:
 def summarise(
     ticks: Iterable[Tick], samples: Iterable[MachineSample], arm: str, metrics: Iterable[str] = METRICS
 ) -> ArmSummary:
-    """`samples` are of the stage that the ticks are of. `metrics` are those that are wanted of all."""
+    """Returns an arm's summary. `samples` are from the ticks' stage; `metrics` are the names to compute."""
     mine = [tick for tick in ticks if tick.place.arm == arm and not tick.place.warm_up]
     usable = select(mine)
     counts = total_counts(usable)
@@ -175,8 +176,8 @@ def summarise(
 
 
 def total_throughput(ticks: Iterable[Tick], arm: str) -> Interval | None:
-    """Tokens a second of requests that run at a time, together: all their tokens, over the time from the first asking
-    to the last end. A group with a request that does not count is left out. `samples` are groups."""
+    """Returns the tokens a second of concurrent requests, together: all their tokens over the time from the first
+    request to the last end. A group with a request that does not count is left out. `samples` are groups."""
     clusters: dict[tuple[_PromptKey, ...], list[float]] = {}
     for together in _together(tick for tick in ticks if tick.place.arm == arm and not tick.place.warm_up):
         wall = _wall(together)
@@ -187,7 +188,7 @@ def total_throughput(ticks: Iterable[Tick], arm: str) -> Interval | None:
 
 
 def _by_prompt(ticks: Iterable[Tick], metric: MetricDef) -> dict[_PromptKey, list[Sequence[float]]]:
-    """By prompt, the values of each request that gave any."""
+    """Returns each request's values by prompt, without requests that have none."""
     by_prompt: dict[_PromptKey, list[Sequence[float]]] = {}
     for tick in select(ticks):
         if values := metric.values(tick):
@@ -196,9 +197,9 @@ def _by_prompt(ticks: Iterable[Tick], metric: MetricDef) -> dict[_PromptKey, lis
 
 
 def _together(ticks: Iterable[Tick]) -> Iterable[list[Tick]]:
-    """Requests that ran at one time, each with another of its group."""
+    """Yields groups of requests that overlapped in time."""
     together: list[Tick] = []
-    until = 0, 0.0  # the session, and when the last of those that run ends
+    until = 0, 0.0  # the session, and the last end of the running requests
     for tick in sorted(ticks, key=lambda tick: (tick.place.session, tick.elapsed)):
         if together and (tick.place.session, tick.elapsed) >= until:
             yield together
@@ -210,5 +211,5 @@ def _together(ticks: Iterable[Tick]) -> Iterable[list[Tick]]:
 
 
 def _wall(together: Sequence[Tick]) -> float:
-    """Seconds in which at least one of them ran."""
+    """Returns the seconds from the first request to the last end."""
     return max(tick.elapsed + tick.ended for tick in together) - min(tick.elapsed for tick in together)

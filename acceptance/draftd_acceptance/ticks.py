@@ -1,8 +1,8 @@
-"""An arm is a way of decoding; a tick is one request of an arm, raw; figures are what a tick shows. A sample is the
-machine beside them: memory, pressure, swap, heat, power as the daemon reads them.
+"""An arm is a way of decoding; a tick is the raw record of one request of an arm; figures are computed from ticks. A
+sample is one reading of the machine by the daemon: memory, pressure, swap, heat, power.
 
-Arms are measured on the same prompts, in turn. Every figure of a run is derived from its ticks, and can be again.
-Seconds; None, or nothing, where there is nothing to measure.
+Arms are measured on the same prompts, in turn. Every figure of a run can be derived from its ticks again. Times are
+seconds; None or empty means that there is nothing to measure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Key = tuple[str, str, str, int]  # of a request: Arm.id, prompt's group and name
 
 
 class Stage(StrEnum):
-    """What a tick was measured for."""
+    """The stage of a run that a tick belongs to."""
 
     SWEEP = "sweep"
     SOAK = "soak"
@@ -31,7 +31,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """Where in a run a request stands. `session` is which of its starts; a run that was interrupted has several."""
+    """A request's place in a run. `session` counts the run's starts; an interrupted run has several."""
 
     stage: Stage
     session: int
@@ -40,17 +40,17 @@ class RunPlace:
     prompt: str
     group: str
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
-    warm_up: bool = False  # measured, and not counted
+    warm_up: bool = False  # measured but not counted
 
     @property
     def key(self) -> tuple[str, str]:
-        """Which prompt it is: two groups may have one of the same name."""
+        """The prompt's key: two groups may have a prompt of the same name."""
         return self.group, self.prompt
 
 
 @dataclass(frozen=True, slots=True)
 class GrantedPlan:
-    """How the daemon said that it would decode: it may allow less than was asked."""
+    """The decoding plan that the daemon reported: it may allow less than requested."""
 
     mode: DecodeMode
     max_draft_tokens: int
@@ -58,12 +58,12 @@ class GrantedPlan:
     level: str
     variant: str
     reason: str
-    depth_mode: DepthMode = DepthMode.FIXED  # all that there was before there was a choice
+    depth_mode: DepthMode = DepthMode.FIXED  # older runs had no choice
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTiming:
-    """The daemon's own account of a request, in seconds; None where it was not reached."""
+    """The daemon's own times of a request, in seconds; None for a stage that it did not reach."""
 
     queue: float | None
     prefill: float | None
@@ -73,8 +73,8 @@ class ServerTiming:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """`elapsed` is monotonic seconds from the session's start until it was asked, `asked_at` Unix time.
-    `ended` is when the stream did, in seconds after it was asked. `error` is empty where it was answered in full."""
+    """`elapsed` is monotonic seconds from the session's start to the request, `asked_at` Unix time. `ended` is the
+    stream's end, in seconds after the request. `error` is empty if the answer is complete."""
 
     place: RunPlace
     elapsed: float
@@ -89,18 +89,15 @@ class Tick:
     degraded: str = ""
     served: ServerTiming | None = None
     counts: DraftCounts = field(default_factory=DraftCounts)
-    digest: str = ""  # SHA-256 of the token ids: two answers are the same where it is
-    text: str | None = None  # kept where an answer is judged
+    digest: str = ""  # SHA-256 of the token ids: equal for equal answers
+    text: str | None = None  # kept if the answer is judged
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """`block_length` tokens are drafted each step; 0 is autoregressive, and then `drafter` is None. Where it is
-    `automatic`, the daemon chooses anew each step how many up to that many, and which drafter: `drafter` is then the
-    one whose place others may take.
-
-    `concurrency` requests run at a time.
-    """
+    """`block_length` tokens are drafted each step; 0 is autoregressive, and then `drafter` is None. `concurrency`
+    requests run at a time. If `automatic`, the daemon chooses the number up to `block_length` and the drafter in each
+    step; others may then replace `drafter`."""
 
     block_length: int
     drafter: DrafterName | None = DRAFT_MODEL
@@ -114,7 +111,7 @@ class Arm:
 
     @property
     def id(self) -> str:
-        """Stable, short, and good in a file: ar, k4, auto6, k4-prompt_lookup, k4-t0.8, ar-x4."""
+        """A stable short name that is valid in file names: ar, k4, auto6, k4-prompt_lookup, k4-t0.8, ar-x4."""
         parts = [f"{'auto' if self.automatic else 'k'}{self.block_length}" if self.block_length else "ar"]
         if self.drafter not in (None, DRAFT_MODEL):
             parts.append(str(self.drafter))
@@ -126,7 +123,7 @@ class Arm:
 
     @classmethod
     def parse(cls, name: str) -> Arm | None:
-        """The arm of that id; None for one that no version of draftd gave."""
+        """Returns the arm of that id; None if no version of draftd gave it."""
         temperature = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
         match = re.fullmatch(rf"(?:ar|(k|auto)([1-9]\d*))(?:-([a-z_]+))?(?:-t({temperature}))?(?:-x(\d+))?", name)
         if match is None:
@@ -153,39 +150,39 @@ AUTOREGRESSIVE = Arm(0, None)
 
 
 def usable(tick: Tick) -> bool:
-    """Whether it counts: answered to its end, and not to warm up."""
+    """Whether the tick counts: complete, and no warm-up."""
     ended = tick.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
     return ended and not tick.error and not tick.place.warm_up
 
 
 def network(tick: Tick) -> float | None:
-    """What the way there and back adds to the time to the first token, over the daemon's own."""
+    """Returns the time that the network adds to the daemon's own time to the first token."""
     here, there = time_to_first_token(tick), tick.served.time_to_first_token if tick.served is not None else None
     return here - there if here is not None and there is not None else None
 
 
 def time_per_output_token(tick: Tick) -> float | None:
-    """(duration - TTFT) / (output tokens - 1), as the GenAI conventions define it; None below two tokens."""
+    """Returns (duration - TTFT) / (output tokens - 1), as the GenAI conventions define it; None below two tokens."""
     first = time_to_first_token(tick)
     return (tick.ended - first) / (tick.output_tokens - 1) if first is not None and tick.output_tokens > 1 else None
 
 
 def output_tokens_per_second(tick: Tick) -> float | None:
-    """All tokens over the whole time, the wait for the first included."""
+    """Returns all tokens over the whole time, including the wait for the first."""
     return tick.output_tokens / tick.ended if tick.output_tokens and tick.ended > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class MachineSample:
-    """One reading. Bytes, seconds, watts, degrees Celsius; what could not be read is None, never nought.
+    """One reading in bytes, seconds, watts, degrees Celsius; a value that could not be read is None, never 0.
 
-    `elapsed` is monotonic seconds since the session began. What counts up (critical seconds, swap-ins, throttles) does
-    so since the daemon started.
+    `elapsed` is monotonic seconds since the session began. Counters (critical seconds, swap-ins, throttles) count since
+    the daemon started.
     """
 
     stage: Stage
     session: int
-    arm: str  # in hand when it was taken; empty between arms
+    arm: str  # running when the sample was taken; empty between arms
     elapsed: float
     at: float  # Unix time
     resident: int | None = None  # of the daemon's process
@@ -209,7 +206,7 @@ class MachineSample:
 
 
 def sample(status: StatusReply, stage: Stage, session: int, arm: str, elapsed: float) -> MachineSample:
-    """What one status says of the machine."""
+    """Returns the machine's reading from a status."""
     hardware = plain(status.hardware)
     temperatures, power = hardware["temperatures"], hardware["power"]
     return MachineSample(

@@ -34,7 +34,7 @@ Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Wri
 
 @dataclass(frozen=True)
 class Criteria:
-    """What a run is judged by."""
+    """The criteria that a run is judged by, and the run that it is compared with."""
 
     spec: Path | None = runs.option("--spec", "FILE", "Criteria in TOML. Unset: production candidate.")
     baseline: Path | None = runs.option("--baseline", "FOLDER", "Another run, for criteria that compare with it.")
@@ -64,7 +64,7 @@ def accept(
     Takes about 25 minutes with the embedded pair, an hour or more with a large one; it shows the time left.
     Ctrl-C loses nothing that was measured: draftd accept --run FOLDER continues.
     """
-    # An error in either is shown now, not in an hour: the report's package may be missing.
+    # Fail now and not in an hour: the report's package may be missing, or the spec wrong.
     import_module("draftd_acceptance.report.charts")
     try:
         load_spec(criteria.spec)
@@ -146,14 +146,15 @@ def report(
 
 
 def measure(folder: RunFolder, which: runs.DaemonChoice, sweep: Mapping[str, Any], soak: Mapping[str, Any]) -> None:
-    """What is missing of sweep, soak and quality; without a daemon where nothing is. `sweep` and `soak` are what was
-    asked otherwise than it is by default, or than the run began with."""
+    """Measures the missing parts of sweep, soak and quality; starts no daemon if nothing is missing. `sweep` and `soak`
+    hold the options that the user gave; None keeps the run's own option, or the default."""
     swept = SweepOptions.resume(folder.plan(Stage.SWEEP), **sweep)
     soaked = SoakOptions.resume(folder.plan(Stage.SOAK), **soak)
     examined = QualityOptions.resume(folder.plan(Stage.QUALITY))
 
     def with_candidate_block(options: Options) -> Options:
-        """With the block length of the candidate: the knee; the sweep's base where no block is shown to pay."""
+        """Returns the options with the candidate's block length: the knee's, or the sweep's base if no block is shown
+        to pay."""
         if options is swept:
             return swept
         best = knee(folder.ticks(Stage.SWEEP))
@@ -164,8 +165,8 @@ def measure(folder: RunFolder, which: runs.DaemonChoice, sweep: Mapping[str, Any
 
 
 def judge(run: Path, criteria: Criteria, junit: Path | None) -> GateDecision:
-    """The verdict, kept in the run and written for CI systems. Without a spec by the one that is shipped. Raises
-    FieldError where `junit` cannot be written."""
+    """Returns the verdict, after keeping it in the run and writing it as JUnit XML. Without a spec the shipped one is
+    used. Raises FieldError if `junit` cannot be written."""
     try:
         spec = load_spec(criteria.spec)
         verdict = judge_run(run, spec, baseline=criteria.baseline, may_differ=criteria.may_differ or ())
@@ -181,7 +182,7 @@ def judge(run: Path, criteria: Criteria, junit: Path | None) -> GateDecision:
 
 
 def show(verdict: GateDecision) -> None:
-    """A table, what is to be said of its lines, and the verdict last."""
+    """Prints a table of the criteria, the reasons and notes, and the verdict last."""
     out = output.stdout()
     if verdict.judgements:
         drawn = output.table(out, _COLUMNS, ())
@@ -204,7 +205,8 @@ def show(verdict: GateDecision) -> None:
 
 
 def _keep_verdict(run: Path, verdict: GateDecision) -> None:
-    """In the run, in the place of an earlier verdict. A folder that takes no file does not change the verdict."""
+    """Writes the verdict into the run, over an earlier one. A folder that cannot be written to does not change the
+    verdict."""
     if not (run / "run.json").is_file():
         return
     try:

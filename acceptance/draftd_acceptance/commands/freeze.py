@@ -1,4 +1,5 @@
-"""`draftd freeze`: what is served, by what and on what, to the last byte, for others to check."""
+"""`draftd freeze`: writes or checks a daemon's manifest: its models, programs and machine, with a checksum of every
+file."""
 
 from __future__ import annotations
 
@@ -89,14 +90,14 @@ def command(
 
 
 def _client(which: runs.DaemonChoice) -> AbstractContextManager[DraftdClient]:
-    """A running daemon is only asked: its ladder may stand where it likes."""
+    """A running daemon is used as it is; its fallback ladder is not held."""
     if which.target is None:
         return runs.measured_client(which, block_length=max(SweepOptions().block_lengths))
     return options.DaemonOptions(which.target, which.token, which.tls_ca).connect()
 
 
 def _prompts(client: DraftdClient) -> Mapping[Stage, Sequence[Prompt]]:
-    """What a sweep asks of this model where it is told nothing else; nothing where none of it fits."""
+    """Returns the prompts of a sweep with default options; empty if none fits the model's context."""
     try:
         return {Stage.SWEEP: chosen_prompts(SweepOptions(), client.model())}
     except NothingToMeasure:
@@ -104,7 +105,7 @@ def _prompts(client: DraftdClient) -> Mapping[Stage, Sequence[Prompt]]:
 
 
 def lines(manifest: Manifest) -> list[tuple[str, str]]:
-    """Name and value, in the order a person asks. A name that is empty belongs to the one above."""
+    """Returns names and values in the order of interest. An empty name continues the line above."""
     packages = ", ".join(f"{name} {version}" for name, version in manifest.packages.items())
     power = [manifest.power_source] if manifest.power_source else []
     power += ["low-power mode"] if manifest.low_power else []
@@ -125,6 +126,6 @@ def lines(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _short(value: str) -> str:
-    """A checksum by its beginning."""
+    """Returns a checksum's beginning, and any other value unchanged."""
     digest = len(value) == 64 and all(digit in "0123456789abcdef" for digit in value)
     return f"{value[:_SHOWN_DIGITS]}…" if digest else value

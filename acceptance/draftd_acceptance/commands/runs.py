@@ -1,4 +1,4 @@
-"""Which daemon is measured, one that runs or one of its own; which run keeps what was measured; and how far it is."""
+"""The daemon that a command measures, the run that keeps the results, and the progress that it shows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Run = Annotated[
 
 
 def option(name: str, metavar: str, text: str, panel: str | None = None) -> Any:
-    """An option that is None if it is not given: then what the run began with holds, or what the help says."""
+    """Returns an option that is None if it is not given: then the run's option holds, or the default in the help."""
     return typer.Option(None, name, metavar=metavar, help=text, rich_help_panel=panel, show_default=False)
 
 
@@ -71,43 +71,43 @@ class DaemonChoice(options.ServeOptions):
         return any(getattr(self, name) for name in _KEPT)
 
     def memory(self) -> dict[str, Any]:
-        """For the run's own file: never the token."""
+        """Returns the choice for run.json, without the token."""
         return {name: getattr(self, name) for name in _KEPT} | {"config": self.config and str(self.config)}
 
     def recall(self, memory: Mapping[str, Any]) -> DaemonChoice:
-        """The one that a run was begun with."""
+        """Returns this choice with the daemon that a run was begun with."""
         config = memory.get("config")
         return replace(self, **{name: memory.get(name) for name in _KEPT} | {"config": config and Path(config)})
 
 
 @contextlib.contextmanager
 def measured_client(which: DaemonChoice, *, block_length: int = 0) -> Iterator[DraftdClient]:
-    """A client of the daemon, which serves. `block_length` is the longest that will be asked for: a daemon of its own
-    allows it."""
+    """Yields a client of a daemon that is ready to serve. `block_length` is the longest that will be requested; a
+    daemon started for the run allows it."""
     with contextlib.ExitStack() as stack:
-        # SIGTERM ends a run as Ctrl-C does, so that no daemon of its own is left behind; SIGINT also where a shell that
-        # put the command into the background had it ignored.
+        # SIGTERM ends a run as Ctrl-C does, so that its daemon is not left running. SIGINT is set too: a shell that
+        # starts the command in the background makes it ignored.
         stack.enter_context(answered(dict.fromkeys((signal.SIGTERM, signal.SIGINT), signal.default_int_handler)))
         if which.target is None:
             daemon = options.DaemonOptions(stack.enter_context(measured_daemon(which.settings(), block_length)).address)
         else:
             daemon = options.DaemonOptions(which.target, which.token, which.tls_ca)
         client = stack.enter_context(daemon.connect())
-        client.loaded(_READY_SECONDS)  # no daemon at all is an error at once; one that loads is waited for
+        client.loaded(_READY_SECONDS)  # waits while it loads; no daemon is an error at once
         if which.target is not None:
             stack.enter_context(hold_ladder(client))
         yield client
 
 
 def prices(which: DaemonChoice) -> CostRates | None:
-    """What the machine costs, where the settings say."""
+    """Returns the machine's costs from the settings; None if they name none."""
     costs = {f"cost.{name}": str(value) for name, value in which.settings().cost if value is not None}
     return CostRates.from_settings(costs)
 
 
 def open_run(path: Path | None, which: DaemonChoice) -> tuple[RunFolder, DaemonChoice]:
-    """The run at `path`, continued where it exists already, with the daemon that it was begun with where none is named;
-    else a new one, beside the others where no path is given. Raises RunError."""
+    """Opens the run at `path`, or creates one, by default in draftd-runs. An existing run that is continued without a
+    named daemon uses the one it was begun with. Raises RunError."""
     if path is not None and (path / "run.json").exists():
         folder = RunFolder.open(path)
         return folder, which if which.named else which.recall(folder.daemon)
@@ -118,15 +118,15 @@ def open_run(path: Path | None, which: DaemonChoice) -> tuple[RunFolder, DaemonC
 
 
 def measure_stage(kind: type[Options], options: Mapping[str, Any], path: Path | None, which: DaemonChoice) -> RunFolder:
-    """One stage of the run at `path`, or of a new one, with the options that are `options`."""
-    kind.resume(None, **options)  # what is asked wrongly leaves no folder behind
+    """Measures one stage of the run at `path`, or of a new run if `path` is None."""
+    kind.resume(None, **options)  # wrong options leave no folder behind
     folder, which = open_run(path, which)
     measure(kind.stage, folder, which, kind.resume(folder.plan(kind.stage), **options))
     return folder
 
 
 def checksums_by_stage(prompts: Mapping[Stage, Sequence[Prompt]]) -> dict[str, str]:
-    """The checksum of each group's prompts by stage: two stages may ask other prompts of a group."""
+    """Returns the checksum of each group's prompts by stage: two stages may use different prompts of a group."""
     return {
         f"{stage}.{group}": checksum
         for stage, frozen in prompts.items()
@@ -135,8 +135,8 @@ def checksums_by_stage(prompts: Mapping[Stage, Sequence[Prompt]]) -> dict[str, s
 
 
 def begin(client: DraftdClient, folder: RunFolder, prompts: Mapping[Stage, Sequence[Prompt]]) -> Session:
-    """Freezes what is measured, and the prompts that each stage asks. Raises RunError where what matters is no longer
-    what the run began with."""
+    """Begins a session with a manifest of the daemon and of each stage's prompts. Raises RunError if a relevant field
+    differs from an earlier session's."""
     manifest = take_manifest(client, checksums_by_stage(prompts))
     for number, earlier in folder.manifests().items():
         for difference in differences(earlier, manifest):
@@ -151,7 +151,7 @@ _STAGES: Mapping[Stage, tuple[Callable[..., Any], ...]] = {
     Stage.SOAK: (lambda options, model: chosen_prompts(SweepOptions(), model), soak_complete, run_soak),
     Stage.QUALITY: (lambda options, model: quality_prompts(options.schemas), quality_complete, run_quality),
 }
-"""What a stage asks, by its options and the model; whether a run's folder holds all of it; and what measures it."""
+"""By stage: choose the prompts, by options and model; test whether the run is complete; measure."""
 
 
 def measure(
@@ -161,13 +161,12 @@ def measure(
     *wanted: Options,
     settle: Callable[[Options], Options] = lambda options: options,
 ) -> None:
-    """What is missing of these stages, one after the other, with the daemon that they need; without one where nothing
-    is. `settle` is told each stage's options when its turn has come. Where it is stopped, `draftd command` continues.
-    """
+    """Measures the missing parts of these stages in turn; starts no daemon if nothing is missing. `settle` adjusts a
+    stage's options just before the stage runs. After Ctrl-C the message names `draftd command` to continue."""
     if all(_complete(folder, options) for options in wanted):
         return
     swept = next((one for one in wanted if isinstance(one, SweepOptions)), None)
-    # Of a daemon of its own: that it be the one which the run's sweep was, or will be, measured with.
+    # A daemon started for the run allows the sweep's longest block, so that all stages use one and the same.
     longest = (swept or SweepOptions.resume(folder.plan(Stage.SWEEP))).longest_block
     longest = max(longest, *(getattr(one, "block_length", None) or 0 for one in wanted))
     try:
@@ -184,7 +183,7 @@ def measure(
 
 @contextlib.contextmanager
 def progress() -> Iterator[Progress]:
-    """How far a run is: a bar on a terminal, a line now and then elsewhere."""
+    """Shows progress as a bar on a terminal, elsewhere as a line every 30 seconds."""
     console, reported = output.stderr(), dict[Stage, float]()
     columns = (TextColumn("{task.fields[stage]}"), BarColumn(), TextColumn("{task.description}"))
     hidden = not console.is_terminal
@@ -205,7 +204,7 @@ def progress() -> Iterator[Progress]:
 
 
 def time_left(seconds: float | None) -> str:
-    """No more exact than it is known."""
+    """Returns the remaining time for people, rounded to what is known."""
     if seconds is None:
         return "time left not known yet"
     if seconds < 90:
@@ -214,6 +213,6 @@ def time_left(seconds: float | None) -> str:
 
 
 def _complete(folder: RunFolder, options: Options) -> bool:
-    """Whether a stage is measured already, as it is asked for now."""
+    """Whether the stage is measured already, with the same options."""
     plan, done = folder.plan(options.stage), _STAGES[options.stage][1]
     return plan is not None and done(folder) and type(options).from_plan(plan) == options

@@ -1,4 +1,4 @@
-"""`draftd sweep`, `draftd soak`, `draftd quality`: one stage of a run, measured or continued, and what it showed."""
+"""`draftd sweep`, `draftd soak`, `draftd quality`: each measures or continues one stage of a run, and prints it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SweepFlags:
     seed: int | None = _how("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.")
 
     def read(self) -> dict[str, Any]:
-        """What was given, each in its own type. Raises OptionError, PromptError."""
+        """Returns the given options in the types of SweepOptions. Raises OptionError, PromptError."""
         files = self.prompts or ()
         return {
             **vars(self),
@@ -107,10 +107,9 @@ def sweep(flags: SweepFlags, which: runs.DaemonChoice, run: runs.Run = None, jso
     """Decode the same prompts in different ways: block lengths, drafters, temperatures, requests at a time.
 
     One option is changed at a time. Ctrl-C loses nothing that was measured: --run continues, with the same options.
-    Exits 1 if requests failed and are still missing.
-
-    Figures are medians with 95 % intervals. × AR is the ratio to autoregressive decoding on the same prompts, together
-    the tokens a second of all concurrent requests, p95 the time between tokens, length the tokens for each draft.
+    Exits 1 if requests failed and are still missing. Figures are medians with 95 % intervals. × AR is the ratio to
+    autoregressive decoding on the same prompts, together the tokens a second of all concurrent requests, p95 the time
+    between tokens, length the tokens for each draft.
     """
     folder = runs.measure_stage(SweepOptions, flags.read(), run, which)
     result = Sweep.read(folder)
@@ -130,10 +129,9 @@ def soak(flags: SoakFlags, which: runs.DaemonChoice, run: runs.Run = None, json:
     """Decode without a pause, several requests at a time: does memory grow without bound, does acceptance hold?
 
     Exits 1 if memory certainly grows so fast that it is used up within a week, if a request failed, or if the soak was
-    stopped early. Ctrl-C loses nothing: the run can be continued, and what was measured counts.
-
-    Growth has a 95 % interval. It leaves out the first quarter of each session, in which caches fill, and needs 60
-    readings in 60 s: with fewer it says "too few samples". A window's accepted share needs 50 drafts.
+    stopped early. Ctrl-C loses nothing: the run can be continued, and what was measured counts. Growth has a 95 %
+    interval. It leaves out the first quarter of each session, in which caches fill, and needs 60 readings in 60 s: with
+    fewer it says "too few samples". A window's accepted share needs 50 drafts.
     """
     folder = runs.measure_stage(SoakOptions, vars(flags), run, which)
     result = soak_result(folder)
@@ -153,12 +151,9 @@ def soak(flags: SoakFlags, which: runs.DaemonChoice, run: runs.Run = None, json:
 def quality(flags: QualityFlags, which: runs.DaemonChoice, run: runs.Run = None, json: options.Json = False) -> None:
     """Check answers to frozen JSON and tool-call prompts, with and without drafts.
 
-    Prompts whose answer is JSON are asked a second time with its JSON schema, if the model's tokenizer has grammars.
-
-    Exits 1 if the share that passes is more than 0.5 % lower with drafts than without, with a schema or without one, if
-    an answer with a schema is not valid, if an answer is missing, if none passes, or if a checker is broken: each is
-    first tested with right and with wrong answers.
-
+    Prompts whose answer is JSON are asked again with their schema, if the model's tokenizer has grammars. Exits 1 if
+    the share that passes is more than 0.5 % lower with drafts, with a schema or without; if an answer with a schema is
+    not valid; if an answer is missing; if none passes; or if a checker fails its own test with right and wrong answers.
     The answers are kept in the run, and checked again whenever it is read.
     """
     folder = runs.measure_stage(QualityOptions, vars(flags), run, which)
@@ -170,7 +165,7 @@ def quality(flags: QualityFlags, which: runs.DaemonChoice, run: runs.Run = None,
 def _print_result(
     folder: RunFolder, document: dict[str, Any] | None, show: Callable[[], None], complaints: Sequence[str]
 ) -> None:
-    """As JSON where there is a `document`, else for people; exits 1 where there is something to complain of."""
+    """Prints the `document` as JSON, or without one calls `show`. Exits 1 if there are complaints."""
     if document is not None:
         output.print_json({"run": str(folder.path)} | document)
     else:
@@ -186,7 +181,7 @@ def _print_result(
 
 
 def parse_list(name: str, text: str | None, kind: Callable[[str], _T], allowed: str) -> tuple[_T, ...] | None:
-    """A list with commas; `none` is an empty one. Raises OptionError."""
+    """Parses a list with commas; `none` is an empty one. Raises OptionError."""
     if text is None or text.strip() in ("", "none"):
         return None if text is None else ()
     try:
@@ -255,7 +250,7 @@ def _show_soak(result: SoakResult) -> None:
 
 
 def _soak_document(result: SoakResult) -> dict[str, Any]:
-    """Days without end are null, and `grows_without_bound` says what they mean."""
+    """Infinite days become null; `grows_without_bound` says what they mean."""
     document: dict[str, Any] = {"complete": result.complete} | asdict(result)
     if result.days_to_exhaustion is not None and math.isinf(result.days_to_exhaustion):
         document["days_to_exhaustion"] = None

@@ -1,6 +1,6 @@
-"""A run before its gate: whether it can be judged at all, then each criterion, then the verdict.
+"""Judges a run: first whether it can be judged at all, then each criterion, then the verdict.
 
-A run and its baseline can be compared where what was measured is the same in all that matters.
+A run and its baseline can be compared if their manifests agree in all relevant fields.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from draftd_acceptance.ticks import Arm, Stage, Tick
 
 
 class CriterionOutcome(StrEnum):
-    """Too few samples and nothing measured are failures to prove; they are told apart from what was disproven."""
+    """Too few samples and no measurement are failures to prove, distinct from a criterion that was disproven."""
 
     PASSED = "passed"
     FAILED = "failed"
     TOO_FEW_SAMPLES = "too_few_samples"
     NOT_MEASURED = "not_measured"
-    EXCUSED = "excused"  # it cannot be read on this machine, or of this model, and the spec lets that pass
+    EXCUSED = "excused"  # this machine or model cannot show it, and the spec excuses that
 
     @property
     def good(self) -> bool:
@@ -35,7 +35,7 @@ class CriterionOutcome(StrEnum):
 
 
 class Decision(StrEnum):
-    """`not_judged`: what is there cannot be compared with what is wanted, so that any verdict would mislead."""
+    """`not_judged`: run and criteria, or run and baseline, cannot be compared; any verdict would mislead."""
 
     PROMOTED = "promoted"
     NOT_PROMOTED = "not_promoted"
@@ -48,7 +48,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What came of one criterion. `arm` is whose figure it is; empty where it is not a sweep's."""
+    """The result of one criterion. `arm` is the sweep's arm that was read; empty for other stages."""
 
     criterion: Criterion
     arm: str
@@ -59,7 +59,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """`candidate` is the arm that was judged. `reasons` say why nothing was, `notes` what one should know besides."""
+    """`candidate` is the arm that was judged. `reasons` say why the run was not judged; `notes` are further remarks."""
 
     decision: Decision
     spec: str
@@ -72,7 +72,7 @@ class GateDecision:
 
     @property
     def unproven(self) -> tuple[Judgement, ...]:
-        """What stands in the way."""
+        """The criteria that prevent promotion."""
         return tuple(one for one in self.judgements if not one.outcome.good)
 
     @property
@@ -95,8 +95,9 @@ class GateDecision:
 def hindrances(
     run: GateEvidence, baseline: GateEvidence | None, may_differ: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """What stands in the way, and what would but for `may_differ`: dotted fields, or what they begin with, in which a
-    run may differ from its baseline. The sessions of one run never may. Each names the field and both values."""
+    """Returns the differences that prevent a verdict, and those that `may_differ` allows: dotted fields or prefixes in
+    which a run may differ from its baseline. The sessions of one run may never differ. Each line names the field and
+    both values."""
     refused = [*_session_hindrances(run)]
     allowed: list[str] = []
     if baseline is not None:
@@ -109,7 +110,7 @@ def hindrances(
 
 
 def _session_hindrances(run: GateEvidence) -> Iterator[str]:
-    """Of one run's sessions."""
+    """Yields what prevents a verdict within one run: no session, changed files, or sessions that differ."""
     if not run.manifests:
         yield f"nothing was measured in {run.name}"
     for number, manifest in run.manifests.items():
@@ -117,7 +118,7 @@ def _session_hindrances(run: GateEvidence) -> Iterator[str]:
             if model.changed_since_load:
                 gone = "the files are no longer what was loaded"
                 yield f"models.{role}.changed_since_load is true in session {number} of {run.name}: {gone}"
-    # Each with each: of the prompts, two sessions may hold what the first one lacks.
+    # Compare all pairs: two sessions may share prompts that the first one lacks.
     for entry, first, second in _differing_fields(combinations(run.manifests.items(), 2)):
         yield f"{entry.field} is {entry.left} in session {first} of {run.name}, and {entry.right} in session {second}"
 
@@ -126,7 +127,7 @@ _Session = tuple[int, Manifest]
 
 
 def _differing_fields(pairs: Iterable[tuple[_Session, _Session]]) -> Iterator[tuple[Difference, int, int]]:
-    """What matters, each field once, with the two sessions."""
+    """Yields each relevant field that differs once, with the first two sessions in which it does."""
     said: set[str] = set()
     for (first, left), (second, right) in pairs:
         for entry in differences(left, right):
@@ -136,8 +137,8 @@ def _differing_fields(pairs: Iterable[tuple[_Session, _Session]]) -> Iterator[tu
 
 
 def choose(candidate: PromotionCandidate, run: GateEvidence) -> tuple[PromotionCandidate, str]:
-    """The candidate, with the drafter that was swept, unless it names one; with the knee's block length where the sweep
-    shows one, and a note on that. Where the knee lies at 0 the best block length that does draft is judged: the figures
+    """Returns the candidate with the swept drafter, unless it names one, and with the knee's block length if it asks
+    for the knee; also a note on the knee. If the knee is at 0, the best block length that drafts is judged: the figures
     then say by how much it falls short."""
     if "drafter" not in candidate.model_fields_set:
         arms = map(Arm.parse, dict.fromkeys(tick.place.arm for tick in run.sweep))
@@ -155,7 +156,7 @@ def choose(candidate: PromotionCandidate, run: GateEvidence) -> tuple[PromotionC
 def judge(
     criterion: Criterion, candidate: PromotionCandidate, run: GateEvidence, baseline: GateEvidence | None
 ) -> Judgement:
-    """`baseline` is another run, for criteria that are against it."""
+    """Judges one criterion. `baseline` is another run, for criteria against it."""
     metric = METRICS[criterion.metric]
     arm = _arm(criterion, candidate) if metric.stage is Stage.SWEEP else None
     reading = read_metric(criterion, arm, run, baseline if criterion.against == "baseline" else None)
@@ -164,7 +165,7 @@ def judge(
 
 
 def _arm(criterion: Criterion, candidate: PromotionCandidate) -> Arm | None:
-    """The one that the criterion is about; None where the candidate's block length is not known."""
+    """Returns the criterion's arm; None if the candidate's block length is unknown."""
     length = candidate.block_length if criterion.block_length is None else criterion.block_length
     if length == "knee":
         return None
@@ -174,8 +175,8 @@ def _arm(criterion: Criterion, candidate: PromotionCandidate) -> Arm | None:
 def read_metric(
     criterion: Criterion, arm: Arm | None, run: GateEvidence, baseline: GateEvidence | None = None
 ) -> MetricReading:
-    """The value of the criterion's metric in a run, for a sweep's metric that of `arm`; with `baseline`, another run,
-    its ratio to the value there."""
+    """Returns the value of the criterion's metric in a run, for a sweep's metric that of `arm`. With a `baseline`,
+    another run, it is the ratio to the value there."""
     metric = METRICS[criterion.metric]
     if not getattr(run, metric.stage):
         return MetricReading.none(f"the run has no {metric.stage}")
@@ -197,7 +198,7 @@ def read_metric(
 def _sweep_reading(
     criterion: Criterion, arm: Arm | None, run: GateEvidence, baseline: GateEvidence | None
 ) -> MetricReading:
-    """The figure of one arm: by itself, over its autoregressive arm, or over the same arm of another run."""
+    """Returns an arm's figure: by itself, over its autoregressive arm, or over the same arm of another run."""
     if arm is None:
         return MetricReading.none("the candidate's block length is not known: the sweep shows no knee")
     name, group, workload, whose = criterion.metric, criterion.group, criterion.workload, arm.id
@@ -224,7 +225,7 @@ def _sweep_reading(
 
 
 def weigh(criterion: Criterion, reading: MetricReading, metric: GateMetric) -> tuple[CriterionOutcome, str]:
-    """What comes of a reading, and why. Few samples are enough where more of them cannot mend what they show."""
+    """Returns a reading's outcome and the reason. Few samples suffice to fail if more could not improve the value."""
     few = f"{reading.samples} of at least {criterion.min_samples} {metric.counted}"
     if reading.value is None:
         if reading.lack == "too_few":
@@ -239,13 +240,13 @@ def weigh(criterion: Criterion, reading: MetricReading, metric: GateMetric) -> t
 
 
 def _cannot_recover(criterion: Criterion, value: float, metric: GateMetric) -> bool:
-    """Whether a value that does not hold cannot come to hold any more."""
+    """Whether a value that fails now must fail for the rest of the run."""
     wanted = criterion.comparison.direction or (1 if value < criterion.threshold else -1)
     return criterion.against is None and metric.moves == ("down" if wanted > 0 else "up")
 
 
 def _deciding_figure(criterion: Criterion, reading: MetricReading, value: float) -> float:
-    """The figure that has to pass."""
+    """Returns the figure that is compared with the threshold: the estimate, or the worse end of the interval."""
     if criterion.judge == "estimate" or reading.low is None or reading.high is None:
         return value
     ends = {1: (reading.low,), -1: (reading.high,), 0: (reading.low, reading.high)}[criterion.comparison.direction]
@@ -253,7 +254,7 @@ def _deciding_figure(criterion: Criterion, reading: MetricReading, value: float)
 
 
 def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_differ: Sequence[str] = ()) -> GateDecision:
-    """Raises nothing for a run that cannot be judged: that, too, is a verdict. `may_differ` as in `hindrances`."""
+    """Returns the verdict; a run that cannot be judged gets `not_judged`, no error. `may_differ` as in `hindrances`."""
     needing = [one.name for one in spec.criterion if one.against == "baseline" and baseline is None]
     run = f"{needing[0]!r} needs a baseline, and none is given" if needing else _read(path)
     if isinstance(run, str):
@@ -280,7 +281,7 @@ def judge_run(path: Path, spec: Spec, *, baseline: Path | None = None, may_diffe
 
 
 def _read(path: Path) -> GateEvidence | str:
-    """What it holds, or why that cannot be known."""
+    """Returns a run's evidence, or the reason why it cannot be read."""
     try:
         return GateEvidence.read(RunFolder.open(path))
     except RunError as error:
@@ -293,7 +294,7 @@ def _notes(run: GateEvidence, candidate: str) -> Iterator[str]:
     if run.missing:
         yield f"The sweep is not complete: {run.missing} requests are still to be measured."
     for stage in (Stage.SOAK, Stage.QUALITY):
-        # Where no arm is the candidate's, whatever its temperature and however many at a time.
+        # Temperature and concurrency of an arm may differ from the candidate's.
         arms = run.arms.get(stage, ())
         if arms and candidate and not any(arm.split("-t")[0].split("-x")[0] == candidate for arm in arms):
             yield f"The candidate is {candidate}, but the {stage} stage measured {', '.join(arms)}."

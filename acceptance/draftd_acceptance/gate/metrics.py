@@ -1,4 +1,4 @@
-"""What a criterion can be about, by name: each metric with how it is read from a run.
+"""The metrics that a criterion can name, each with the function that reads it from a run.
 
 Metrics of the sweep have the names of summary.METRICS; those of the other stages begin with the stage.
 """
@@ -27,9 +27,9 @@ _ONE_WAY = "no prompt was answered both ways"
 
 @dataclass(frozen=True, slots=True)
 class GateEvidence:
-    """All that a run holds for a gate. By a stage's name what it came to, empty or None where it was not run.
-    `manifests` are those of the sessions that measured something. `arms`: which a stage was of. `missing` requests of
-    the sweep are still to be measured."""
+    """A run's data for a gate: each stage's result, empty or None if the stage did not run. `manifests` are those of
+    sessions that measured something; `arms` are the arms of each stage; `missing` counts requests that the sweep still
+    has to measure."""
 
     name: str
     manifests: Mapping[int, Manifest]
@@ -41,7 +41,8 @@ class GateEvidence:
 
     @classmethod
     def read(cls, folder: RunFolder) -> GateEvidence:
-        """Raises RunError where a file cannot be read, naming it and the line, or a session's manifest is missing."""
+        """Reads a run. Raises RunError, naming file and line, if a file cannot be read or a session's manifest is
+        missing."""
         kept = folder.manifests()
         ticks = {stage: folder.ticks(stage) for stage in Stage}
         sessions = {tick.place.session for found in ticks.values() for tick in found}
@@ -61,17 +62,17 @@ class GateEvidence:
 
 
 Lack = Literal["nothing", "too_few", "unreadable"]
-"""Why there is no value: nothing was measured; too little was, to tell; or the machine, or the model, could not be
-asked, so that no longer run would have shown it."""
+"""Why there is no value: nothing was measured, too little was measured, or this machine or model cannot show it,
+however long the run."""
 Moves = Literal["both ways", "up", "down"]
-"""Where a value can go to as a run goes on. What can only go up, and is too high, stays too high."""
+"""The direction in which a value can move during a run. A value that only goes up stays too high once it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricReading:
-    """What was measured. `low` and `high` are the ends of the 95 % interval, where there is one. `samples`: how many
-    requests it rests on, or windows, or readings of the machine. `lack` and `reason` say why there is no value; beside
-    a value `reason` is for where it does not pass."""
+    """A measured value. `low` and `high` are the ends of its 95 % interval, if it has one. `samples` counts its
+    requests, windows, or readings of the machine. `lack` and `reason` say why there is no value; with a value, `reason`
+    explains a failure."""
 
     value: float | None
     low: float | None = None
@@ -91,11 +92,12 @@ class MetricReading:
 
 @dataclass(frozen=True, slots=True)
 class GateMetric:
-    """`read` is of soak and quality: a figure of the stage's result. `moves` is of the value itself, not of a ratio."""
+    """`read`, for soak and quality, takes the figure from the stage's result. `moves` describes the value itself, not a
+    ratio."""
 
     stage: Stage
     unit: str  # s, By, tokens/s; 1 is a share, and empty a count
-    counted: str  # what its samples are, in the plural
+    counted: str  # the name of its samples, in the plural
     read: Callable[[Any], MetricReading] | None = None
     has_interval: bool = False
     divisible: bool = True
@@ -110,7 +112,8 @@ _soak = partial(GateMetric, Stage.SOAK)
 
 
 def _machine(unit: str, what: str, figure: str, readings: Iterable[str], **more: Any) -> GateMetric:
-    """A `figure` of the soak's result that rests on `readings` of the machine; `what` is for messages."""
+    """Returns a metric for a `figure` of the soak's result that rests on `readings` of the machine; messages name it
+    `what`."""
 
     def read(soak: SoakResult) -> MetricReading:
         value, counted = getattr(soak, figure), max(soak.readings.get(name, 0) for name in readings)
@@ -154,7 +157,8 @@ _quality = partial(GateMetric, Stage.QUALITY, "1", "prompts")
 def _share(
     figure: Callable[[QualityComparison], float | Interval | None], *, schemas: bool = False
 ) -> Callable[[QualityResult], MetricReading]:
-    """What rests on the checkers: nothing, where they are broken. `schemas`: of what was asked under one."""
+    """Returns a reader for a figure that rests on the checkers: it has no value if one is broken. `schemas` selects the
+    prompts with a schema."""
 
     def read(result: QualityResult) -> MetricReading:
         if (lack := _lack_of_proof(result, schemas=schemas)) is not None:
@@ -174,7 +178,7 @@ def _share(
 
 
 def _lack_of_proof(result: QualityResult, *, schemas: bool) -> MetricReading | None:
-    """Why a share shows nothing; None where it does."""
+    """Returns a reading with the reason why a share proves nothing; None if it proves something."""
     if result.faults:
         return MetricReading.none("nothing is shown, because a checker is broken")
     if schemas and result.schemas is None:
@@ -195,7 +199,7 @@ def _schema_valid(result: QualityResult) -> MetricReading:
 
 
 def _gap(comparison: QualityComparison) -> float | None:
-    """Either way: drafts that make a task succeed more often change answers, too."""
+    """The difference in either direction: drafts that make a task succeed more often change answers, too."""
     plain, drafted = comparison.autoregressive, comparison.speculative
     return None if plain is None or drafted is None else abs(drafted - plain)
 

@@ -1,7 +1,7 @@
-"""A verdict as text for people, as JSON for programs, and as JUnit XML, which CI systems list, count and keep.
+"""Writes a verdict as text for people, as JSON for programs, and as JUnit XML, which CI systems list, count and keep.
 
-In JUnit a criterion is a test case. What was disproven and what could not be proven are failures of different types;
-what is excused was skipped; a run that was not judged is one case with an error.
+In JUnit a criterion is a test case. A disproven and an unproven criterion are failures of different types; an excused
+one was skipped; a run that was not judged is one case with an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SIGNS = {">=": "≥", ">": ">", "<=": "≤", "<": "<", "==": "="}
 
 
 def measured_text(judgement: Judgement) -> str:
-    """The figure and, where it has one, its interval."""
+    """Returns the figure and, if it has one, its interval."""
     unit, reading = _unit(judgement.criterion), judgement.reading
     if reading.value is None:
         return "–"
@@ -31,7 +31,7 @@ def measured_text(judgement: Judgement) -> str:
 
 
 def wanted_text(criterion: Criterion) -> str:
-    """What the spec says."""
+    """Returns the spec's threshold as text."""
     text = f"{_SIGNS[criterion.comparison]} {figure(criterion.threshold, _unit(criterion))}"
     if criterion.against is not None:
         text += f" {criterion.against}"
@@ -39,12 +39,12 @@ def wanted_text(criterion: Criterion) -> str:
 
 
 def subject(judgement: Judgement) -> str:
-    """Whose figure it is: the arm and what narrows it."""
+    """Returns the arm of a figure, with its group and workload."""
     return ", ".join(filter(None, (judgement.arm, judgement.criterion.group, judgement.criterion.workload)))
 
 
 def explanation(judgement: Judgement) -> str:
-    """One line: what was measured, what was wanted, and why it came out as it did."""
+    """Returns one line: the measured figure, the wanted one, and the reason of the outcome."""
     parts = [f"{judgement.criterion.metric} {measured_text(judgement)}, wanted {wanted_text(judgement.criterion)}"]
     if where := subject(judgement):
         parts.append(where)
@@ -55,7 +55,7 @@ def explanation(judgement: Judgement) -> str:
 
 
 def figure(value: float, unit: str) -> str:
-    """`unit` is a metric's; × is a ratio."""
+    """Formats a value. `unit` is a metric's; × is a ratio."""
     if math.isinf(value):
         return "no end" if unit == "d" else "without bound"
     match unit:
@@ -94,7 +94,8 @@ def _unit(criterion: Criterion) -> str:
 
 
 def document(verdict: GateDecision) -> dict[str, Any]:
-    """Numbers in their metric's unit; one without bound is None, as JSON has none, and `measured` says so."""
+    """Returns the verdict for JSON. Numbers are in their metric's unit; an infinite one is None, and `measured` says
+    so."""
     return {
         "decision": str(verdict.decision),
         "exit_code": verdict.decision.exit_code,
@@ -130,8 +131,8 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 def to_junit(verdict: GateDecision, at: datetime | None = None) -> str:
-    """`at` is when it was judged; now, where it is None."""
-    # Without what XML cannot hold, escaped or not.
+    """Returns JUnit XML. `at` is the time of the verdict, by default now."""
+    # `_clean` drops characters that XML forbids even if escaped.
     environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=_clean, trim_blocks=True)
     text = (resources.files("draftd_acceptance.gate") / "junit.xml.j2").read_text(encoding="utf-8")
     when = (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")

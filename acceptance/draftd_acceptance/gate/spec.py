@@ -1,4 +1,4 @@
-"""What is wanted of a candidate: a TOML file of criteria. What is not understood is an error, never passed over."""
+"""Reads a spec: a TOML file with the criteria for a candidate. Unknown content is an error, never ignored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NARROWING = ("against", "group", "workload", "block_length", "temperature", "co
 
 
 class SpecError(FieldError):
-    """A spec is not as it should be: names the file, the line and the criterion."""
+    """A spec is invalid. The message names the file, the line and the criterion."""
 
 
 class Operator(StrEnum):
@@ -40,11 +40,11 @@ class Operator(StrEnum):
 
     @property
     def direction(self) -> int:
-        """Where a value has to lie: 1 above the threshold, -1 below it, 0 on it."""
+        """The side on which a value passes: 1 above the threshold, -1 below it, 0 on it."""
         return {">": 1, "<": -1, "=": 0}[self.value[0]]
 
     def holds(self, value: float, threshold: float) -> bool:
-        """Equal but for rounding is equal."""
+        """Whether a value passes. Values that differ only by rounding are equal."""
         if abs(value - threshold) <= _EXACT * max(1.0, abs(threshold)):
             return "=" in self.value
         return (value - threshold) * self.direction > 0
@@ -66,25 +66,23 @@ class _Table(BaseModel):
 
 
 class PromotionCandidate(_Table):
-    """What is to be promoted. `knee` is the shortest block length whose throughput the sweep cannot tell from the
-    best. Where no `drafter` is named it is the one whose block lengths were swept."""
+    """The configuration to promote. `knee` is the shortest block length whose throughput the sweep cannot tell from the
+    best. The default `drafter` is the one whose block lengths were swept."""
 
     block_length: Annotated[int | Literal["knee"], PlainValidator(_block_length)] = "knee"
     drafter: Annotated[DrafterName, StringConstraints(pattern="^[a-z][a-z_]*$")] = DRAFT_MODEL
 
     @property
     def id(self) -> str:
-        """Of its arm; empty where the knee is still to be found."""
+        """The id of its arm; empty while the knee is not known."""
         return "" if self.block_length == "knee" else Arm(self.block_length, self.drafter).id
 
 
 class Criterion(_Table):
-    """One thing that is wanted. `metric` is a name of gate.metrics.METRICS; what narrows it (group, workload, block
-    length, temperature, concurrency) is of a sweep's. Without a `block_length` it is the candidate's.
-
-    It is divided by `against` before it is compared: the same figure of this run's autoregressive arm, prompt by
-    prompt, or of another run. The `bound` is the worse end of its 95 % interval. `unreadable`: where the machine or
-    the model cannot be asked."""
+    """One requirement. `metric` is a name of gate.metrics.METRICS; group, workload, block length, temperature and
+    concurrency narrow a sweep's metric. The default `block_length` is the candidate's. `against` divides the value
+    first: by this run's autoregressive arm, prompt by prompt, or by another run. `bound` is the worse end of the 95 %
+    interval. `unreadable` applies if the machine or the model cannot be read."""
 
     name: _Name
     metric: _Name
@@ -102,7 +100,7 @@ class Criterion(_Table):
 
 
 class Spec(_Table):
-    """`criterion` in the order in which they are shown."""
+    """The `criterion` entries are shown in their order here."""
 
     name: _Name
     description: str = ""
@@ -111,7 +109,7 @@ class Spec(_Table):
 
 
 def load_spec(path: Path | None = None) -> Spec:
-    """Without a path the one that is shipped, the production candidate's. Raises SpecError."""
+    """Reads a spec; without a path the shipped one, for production candidates. Raises SpecError."""
     if path is None:
         return parse(shipped_text(), SHIPPED)
     try:
@@ -124,12 +122,12 @@ def load_spec(path: Path | None = None) -> Spec:
 
 
 def shipped_text() -> str:
-    """The text of the spec that comes with the package."""
+    """Returns the text of the spec that comes with the package."""
     return (resources.files("draftd_acceptance.gate") / SHIPPED).read_text(encoding="utf-8")
 
 
 def parse(text: str, source: str) -> Spec:
-    """`source` is for messages. Raises SpecError, which names the line where it is known."""
+    """Parses a spec. `source` is for messages. Raises SpecError, with the line if it is known."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -151,7 +149,7 @@ def parse(text: str, source: str) -> Spec:
 
 
 def _contradiction(criterion: Criterion) -> tuple[str, str, str] | None:
-    """What one field does not let another say: the field, its value, what is allowed."""
+    """Returns a field that contradicts another one: its name, its value, and what is allowed."""
     metric = METRICS.get(criterion.metric)
     if metric is None:
         return "metric", criterion.metric, _allowed_names(criterion.metric, list(METRICS))
@@ -171,7 +169,7 @@ def _contradiction(criterion: Criterion) -> tuple[str, str, str] | None:
 
 def _spec_error(error: ValidationError, place: Callable[[tuple[str | int, ...]], str]) -> SpecError:
     errors = error.errors(include_url=False)
-    # An unknown key is often the one that is missing, misspelt.
+    # An unknown key is often a missing one, misspelt: report it first.
     if unknown := next((fault for fault in errors if fault["type"] == "extra_forbidden"), None):
         *table, key = where = unknown["loc"]
         kind = Criterion if "criterion" in table else PromotionCandidate if "candidate" in table else Spec
@@ -186,7 +184,7 @@ def _allowed_names(name: str, names: list[str]) -> str:
 
 
 def _place(where: tuple[str | int, ...], text: str, source: str, document: Mapping[str, Any]) -> str:
-    """Where in a file a field is, as a person would say it."""
+    """Returns a field's place in the file, for people."""
     line, field = _line(where, text), ".".join(map(str, where))
     if len(where) > 1 and where[0] == "criterion":
         number = int(where[1])
@@ -198,7 +196,7 @@ def _place(where: tuple[str | int, ...], text: str, source: str, document: Mappi
 
 
 def _line(where: tuple[str | int, ...], text: str) -> int | None:
-    """From 1: that of the key, or of its table where it is not there."""
+    """Returns the key's line, from 1; its table's line if the key is missing."""
     *table, key = where
     wanted = (table[0], table[1] if len(table) > 1 else 0) if table else ("", 0)
     here, header = ("", 0), None

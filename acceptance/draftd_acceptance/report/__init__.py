@@ -1,1 +1,1 @@
-"""What a run came to, as a page to look at and as Markdown: the verdict first, then what it rests on."""
+"""A run's report, as an HTML page and as Markdown: the verdict first, then the evidence."""

@@ -28,7 +28,7 @@ PALETTE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "line": ("#e2dfd8", "#333842"),
         "grid": ("#eae8e2", "#2b3039"),
         "accent": ("#1f5faf", "#82b4f7"),
-        # how a value is to be taken
+        # the tone of a value
         "good": ("#1a7048", "#62c995"),
         "bad": ("#b3261e", "#ff8d82"),
         "unproven": ("#8a5a00", "#e8b455"),
@@ -75,8 +75,8 @@ _DASHES: Mapping[str, Any] = {"dashed": (0, (4, 3)), "broken": (0, (5, 2))}
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`drawing` is what is inside of an SVG element with this `viewbox`, `words` the same in words, for a reader who
-    cannot see it. A `single` one would show one point or one row; it is not drawn, since a sentence says as much."""
+    """`drawing` is the content of an SVG element with this `viewbox`; `words` describes it for readers who cannot see
+    it. A `single` chart would show one point or row; it is not drawn, because a sentence says as much."""
 
     id: str
     words: str
@@ -88,8 +88,8 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One series. `marks`: line has a point for each value, plain, dashed and broken none; dot and ring have points
-    alone."""
+    """One series. `marks`: line has a point for each value; plain, dashed and broken have none; dot and ring have only
+    points."""
 
     label: str
     ink: str
@@ -102,13 +102,13 @@ class Series:
     def through(
         cls, label: str, ink: str, points: Iterable[tuple[float, float | None]], scale: float = 1.0, marks: str = "line"
     ) -> Series:
-        """Those of the points that are known."""
+        """Returns the series of the points with a value."""
         readings = [(x, y * scale) for x, y in points if y is not None]
         return cls(label, ink, [x for x, _ in readings], [y for _, y in readings], marks=marks)
 
     @classmethod
     def of(cls, label: str, ink: str, curve: Mapping[int, Interval], scale: float = 1.0) -> Series:
-        """Estimates with their intervals, by a whole number."""
+        """Returns the series of a curve's estimates, with their intervals."""
         at = sorted(curve)
         scaled = [curve[x].scale_by(scale) for x in at]
         return cls(label, ink, at, [one.estimate for one in scaled], scaled)
@@ -127,8 +127,8 @@ def lines(
     band: Interval | None = None,
     **axis: Any,
 ) -> Chart:
-    """Curves over numbers. `level` is a value, its label and its ink, which the curves are read against; `band` an
-    interval behind them. `text`: the series in words, where the default will not do. `axis`: what `Axes.set` takes."""
+    """Draws curves over numbers. `level` is a reference value with its label and ink; `band` an interval behind the
+    curves. `text` replaces the default description of the series. `axis` holds arguments of `Axes.set`."""
 
     def paint(axes: Axes) -> None:
         if band is not None:
@@ -155,8 +155,8 @@ def ranges(
     unit: str,
     level: tuple[float, str] | None = None,
 ) -> Chart:
-    """Estimates with their intervals, one below the other: by the name of a row, the interval of each series in it.
-    `level` is a value that they are read against, and its label."""
+    """Draws estimates with their intervals, one below the other: `rows` has each series' interval by the row's name.
+    `level` is a reference value and its label."""
 
     def paint(axes: Axes) -> None:
         apart = 0.32 if len(inks) > 1 else 0.0
@@ -187,7 +187,7 @@ def ranges(
 
 
 def parts(id_: str, rows: Mapping[str, Mapping[str, float]], inks: Mapping[str, str]) -> Chart:
-    """By the name of a row, its parts in seconds, drawn end to end."""
+    """Draws each row's parts in seconds, end to end."""
 
     def paint(axes: Axes) -> None:
         longest = max(sum(values.values()) for values in rows.values())
@@ -234,7 +234,7 @@ def _series_words(line: Series) -> str:
 
 
 def _row_words(rows: Mapping[str, Mapping[str, str]]) -> str:
-    """By the name of a row; the name of a series only where there are several."""
+    """Returns the rows in words; names the series only if there are several."""
     if all(len(row) == 1 for row in rows.values()):
         return "; ".join(f"{name}: {value}" for name, row in rows.items() for value in row.values())
     return ". ".join(
@@ -251,7 +251,7 @@ def _rows(axes: Axes, names: Collection[str]) -> None:
 
 
 def _ink(name: str) -> str:
-    """The colour on a light page; `_fit` makes a variable of it."""
+    """Returns the colour on a light page; `_fit` replaces it by a CSS variable."""
     return PALETTE[name][0]
 
 
@@ -282,7 +282,7 @@ def _draw_chart(
 
 
 def _fit(svg: str) -> str:
-    """What is inside of the SVG, fit to be part of a page, with the page's type and colours."""
+    """Returns the SVG's content for use inside a page, with the page's type and colours."""
     svg = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = svg.replace("xlink:href", "href")

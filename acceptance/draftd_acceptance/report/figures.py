@@ -16,8 +16,8 @@ NOTHING = "–"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value. `detail` is printed small below: an interval, a reason. `tone` is how it is to be taken: plain, good,
-    bad, unproven, absent or excused; told by a word and a sign everywhere, by colour only in addition."""
+    """A value. `detail` is printed small below it: an interval, a reason. `tone` is plain, good, bad, unproven, absent
+    or excused; a word and a sign show it everywhere, colour only in addition."""
 
     text: str
     detail: str = ""
@@ -25,8 +25,8 @@ class Cell:
 
 
 def columns(rows: Sequence[Mapping[str, Cell | str]]) -> list[tuple[str, str, str]]:
-    """Of a table with cells by column: "Decode | tokens/s" is its title and the unit below. The key, title and unit of
-    each; a column but the first in which no row has a value is left out."""
+    """Returns key, title and unit of each column of a table; the key "Decode | tokens/s" has the unit after the bar.
+    Leaves out each column without a value, except the first."""
 
     def has_value(value: Cell | str) -> bool:
         return value not in ("", NOTHING) if isinstance(value, str) else has_value(value.text) or bool(value.detail)
@@ -37,7 +37,7 @@ def columns(rows: Sequence[Mapping[str, Cell | str]]) -> list[tuple[str, str, st
 
 
 def figure(value: float | None, digits: int = 3) -> str:
-    """`digits` that count, and no exponent: 1 234, 48.2, 0.0312."""
+    """Formats a value with `digits` significant digits and no exponent: 1 234, 48.2, 0.0312."""
     if value is None or math.isnan(value):
         return NOTHING
     if math.isinf(value):
@@ -52,13 +52,13 @@ def to_places(value: float, places: int) -> str:
 
 
 def spread(interval: Interval, scale: float = 1.0, places: int = 2) -> str:
-    """The interval's ends, alike in their digits."""
+    """Returns the interval's ends, with equal decimal places."""
     low, high = (to_places(end * scale, places) for end in (interval.low, interval.high))
     return f"{low}–{high}" if not low.startswith("−") and not high.startswith("−") else f"{low} to {high}"
 
 
 def interval(estimate: Interval, scale: float = 1.0, places: int = 2) -> str:
-    """Within a sentence, in brackets: 95 % interval 1.62 to 1.96."""
+    """Returns the interval for brackets in a sentence: 95 % interval 1.62 to 1.96."""
     if estimate.samples == 1:
         return "from one answer"
     low, high = (to_places(end * scale, places) for end in (estimate.low, estimate.high))
@@ -66,7 +66,7 @@ def interval(estimate: Interval, scale: float = 1.0, places: int = 2) -> str:
 
 
 def measured_cell(interval: Interval | None, scale: float = 1.0, unit: str = "") -> Cell:
-    """An estimate, its interval below."""
+    """Returns an estimate with its interval below."""
     if interval is None:
         return Cell(NOTHING, tone="absent")
     size = abs(interval.estimate * scale)
@@ -79,13 +79,13 @@ def share(value: float | None, places: int = 0) -> str:
 
 
 def money(rates: CostRates | None, decode: Interval | None) -> str:
-    """Of a thousand tokens, at this rate."""
+    """Returns the cost of a thousand tokens."""
     amount = None if rates is None or decode is None else per_answer(rates, 1000 / decode.estimate)
     return NOTHING if amount is None or rates is None else f"{rates.currency}{figure(amount)}"
 
 
 def size(count: float) -> str:
-    """Bytes, in the unit that reads best."""
+    """Returns bytes in the most readable unit."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(count) >= unit:
             return f"{figure(count / unit)}\N{NO-BREAK SPACE}{name}"
@@ -93,12 +93,12 @@ def size(count: float) -> str:
 
 
 def memory(count: float) -> str:
-    """As machines are sold: in powers of two."""
+    """Returns bytes in GiB, as machines are sold."""
     return f"{figure(count / 2**30).removesuffix('.0')} GiB"
 
 
 def span(seconds: float | None) -> str:
-    """A length of time for people: 41.2 s, 10 min, 2 h 5 min."""
+    """Returns a length of time for people: 41.2 s, 10 min, 2 h 5 min."""
     if seconds is None:
         return NOTHING
     if seconds < 120:
@@ -108,7 +108,7 @@ def span(seconds: float | None) -> str:
 
 
 def count(number: int, singular: str, many: str = "") -> str:
-    """The two stay on one line."""
+    """Returns a number and its noun, which stay on one line."""
     return f"{number:,}\N{NO-BREAK SPACE}{singular if number == 1 else many or singular + 's'}".replace(
         ",", "\N{NO-BREAK SPACE}"
     )
@@ -119,8 +119,8 @@ def capitalise(text: str) -> str:
 
 
 def name(arm: Arm | str) -> str:
-    """Autoregressive; Speculative, 4 a step; Automatic, up to 6 a step; Prompt lookup, 4 a step; … temperature 0.8;
-    … 2 at a time."""
+    """Returns an arm's name: Autoregressive; Speculative, 4 a step; Automatic, up to 6 a step; Prompt lookup, 4 a step;
+    … temperature 0.8; … 2 at a time."""
     parsed = Arm.parse(arm) if isinstance(arm, str) else arm
     if parsed is None:
         return str(arm)
@@ -138,7 +138,8 @@ def name(arm: Arm | str) -> str:
 
 
 def spoken(arm: Arm | str) -> str:
-    """Within a sentence: autoregressive decoding; speculative decoding in blocks of 4; … at temperature 0.8."""
+    """Returns an arm's name for a sentence: autoregressive decoding; speculative decoding in blocks of 4; … at
+    temperature 0.8."""
     parsed = Arm.parse(arm) if isinstance(arm, str) else arm
     if parsed is None:
         return str(arm)
@@ -152,7 +153,7 @@ def spoken(arm: Arm | str) -> str:
 
 
 def arm_cell(arm: Arm, candidate: bool = False) -> Cell:
-    """How it decodes; below, in what it differs."""
+    """Returns how the arm decodes, with its other parameters below."""
     way, *rest = name(arm).split(", ")
     return Cell(way, ", ".join([*rest, *(["the candidate"] if candidate else [])]))
 
@@ -172,7 +173,7 @@ def days(number: float) -> str:
 
 
 def growth_cell(growth: MemoryGrowth) -> Cell:
-    """In megabytes an hour."""
+    """Returns the growth in megabytes an hour."""
     slope = growth.slope.scale_by(3600 / 1e6)
     shown = "growth is certain" if growth.certain else "no growth is certain"
     return Cell(f"{figure(slope.estimate)} MB an hour", f"{figure(slope.low)} to {figure(slope.high)}; {shown}")

@@ -1,6 +1,6 @@
-"""A run's report, put together and written: everything derived from its folder, the verdict at the top.
+"""Builds and writes a run's report: everything is derived from its folder, with the verdict at the top.
 
-What it says is in sections.j2, the frames of the two pages in report.html.j2 and report.md.j2.
+sections.j2 has the text; report.html.j2 and report.md.j2 have the frames of the two pages.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ _SUMMARISED = (
     *("decode_tokens_per_second", "time_to_first_token", "inter_token_p95"),
     *("acceptance", "acceptance_at_position_0", "mean_accepted_length"),
 )
-"""What is shown of every arm; the other metrics only of some."""
+"""The metrics shown for every arm; others only for some."""
 _SIGNS = {"good": "✓ ", "bad": "✗ ", "unproven": "? ", "absent": "– ", "excused": "○ "}
 
 
 def write_report(
     run: Path, verdict: GateDecision, *, against: Path | None = None, prices: cost.CostRates | None = None
 ) -> tuple[Path, Path]:
-    """Writes report.html and report.md into the run, which `verdict` is of. `against` is a run to set beside it;
-    `prices` count where the run's manifest names none. Raises RunError."""
+    """Writes report.html and report.md into the run that `verdict` is about. `against` is a run to compare with;
+    `prices` apply if the run's manifest names none. Raises RunError."""
     folder = RunFolder.open(run)
     contents = report(folder, verdict, other=None if against is None else RunFolder.open(against), prices=prices)
     return folder.write("report.html", html(contents)), folder.write("report.md", markdown(contents))
 
 
 def html(contents: Mapping[str, Any]) -> str:
-    """One file: no script, nothing fetched."""
+    """Returns the page as one file that has no script and fetches nothing."""
     return _render("report.html.j2", contents, autoescape=True, palette=PALETTE)
 
 
 def markdown(contents: Mapping[str, Any]) -> str:
-    """For a terminal, a pull request or an archive: sentences and tables, the charts by their descriptions."""
+    """Returns Markdown for a terminal, a pull request or an archive: sentences, tables, descriptions of charts."""
     text = _render("report.md.j2", contents, autoescape=False, signs=_SIGNS)
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -90,14 +90,14 @@ def _render(template: str, contents: Mapping[str, Any], *, autoescape: bool, **m
 
 
 def _plain(text: str) -> str:
-    """Without what Markdown would take for its own, of what can occur here."""
+    """Escapes Markdown's special characters, as far as they can occur here."""
     return " ".join(re.sub(r"[\\|*_<`]", r"\\\g<0>", text).split())
 
 
 def report(
     folder: RunFolder, verdict: GateDecision, *, other: RunFolder | None = None, prices: cost.CostRates | None = None
 ) -> dict[str, Any]:
-    """What the templates are given. Raises RunError where a file cannot be read."""
+    """Returns the contents for the templates. Raises RunError if a file cannot be read."""
     manifests, ticks = folder.manifests(), {stage: folder.ticks(stage) for stage in Stage}
     last = manifests.get(max(manifests, default=0))
     swept, soak, samples = Sweep.read(folder, _SUMMARISED), soak_result(folder), folder.samples(Stage.SOAK)
@@ -167,7 +167,7 @@ def _sweep_charts(swept: Sweep, candidate: Arm | None, contents: Mapping[str, An
 
 
 def _candidate(verdict: GateDecision, swept: Sweep | None) -> Arm | None:
-    """The one that was judged; where none was, the one that decodes fastest of those that draft."""
+    """Returns the judged arm; if none was judged, the fastest arm that drafts."""
     if swept is None:
         return None
     judged = Arm.parse(verdict.candidate) if verdict.candidate else None
@@ -178,7 +178,8 @@ def _candidate(verdict: GateDecision, swept: Sweep | None) -> Arm | None:
 
 
 def _sentence(verdict: GateDecision) -> str:
-    """Without the word before it, which is shown large, and with the candidate's name for its id."""
+    """Returns the verdict's sentence without its first word, which is shown large, and with the candidate's name for
+    its id."""
     said = verdict.sentence.partition(": ")[2] + "."
     if verdict.candidate and said.startswith(verdict.candidate):
         said = figures.spoken(verdict.candidate) + said.removeprefix(verdict.candidate)

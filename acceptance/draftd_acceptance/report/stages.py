@@ -1,4 +1,4 @@
-"""The report's charts of a sweep and of a soak, and the figures that are worked out for it alone."""
+"""The report's charts of a sweep and of a soak, and figures that only the report needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INTERVAL = "median, with 95 % interval"
 _STEP = "tokens drafted a step"
 _COMPARED = ("decode_tokens_per_second", "time_to_first_token", "inter_token_p95", "acceptance", "end_to_end")
 LEAST_ACCEPTED = 0.40
-"""Below it drafts are mostly waste; the shipped spec's line."""
+"""Below this acceptance drafts are mostly waste; the shipped spec has the same threshold."""
 PARTS = {"queue": "fourth", "prefill": "third", "decode": "speculative", "network": "second"}
 
 
@@ -34,7 +34,7 @@ PARTS = {"queue": "fourth", "prefill": "third", "decode": "speculative", "networ
 
 
 def length_charts(sweep: Sweep, knee: Knee | None) -> Iterator[Chart]:
-    """Nothing where no block length was measured."""
+    """Yields the charts over block length; none if no block length was measured."""
     accepted = sweep.curve("acceptance")
     if not accepted:
         return
@@ -61,7 +61,7 @@ def length_charts(sweep: Sweep, knee: Knee | None) -> Iterator[Chart]:
 
 
 def _inks(sweep: Sweep) -> dict[int, str]:
-    """A block length has one colour and shape on the whole page; the fifth and later ones have none."""
+    """Returns each block length's colour, the same on the whole page; the sixth and later ones have none."""
     return dict(zip((k for k in sweep.by_length if k), SERIES[1:], strict=False))
 
 
@@ -70,7 +70,7 @@ def _inks(sweep: Sweep) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class LengthFigures:
-    """By block length: the arm, its acceptance α, and where it was measured the α, speed-up and expected speed-up."""
+    """Figures by block length: the arm; its acceptance α; and a measured α, speed-up and expected speed-up, if any."""
 
     costs: Costs
     arms: Mapping[int, Arm]
@@ -79,12 +79,12 @@ class LengthFigures:
 
     @property
     def apart(self) -> float:
-        """By what share a measured speed-up is off the formula, at most."""
+        """The largest relative deviation of a measured speed-up from the formula."""
         return max(abs(gain / formula - 1) for _, gain, formula in self.points.values())
 
 
 def worth(sweep: Sweep) -> LengthFigures | None:
-    """None where no draft model's steps were measured beside autoregressive ones."""
+    """Returns the figures; None unless steps of a draft model and autoregressive steps were measured."""
     costs = measured_costs(sweep.ticks)
     if costs is None:
         return None
@@ -99,7 +99,7 @@ def worth(sweep: Sweep) -> LengthFigures | None:
 
 
 def worth_chart(sweep: Sweep, figures: LengthFigures) -> Chart:
-    """Leviathan's formula with this machine's costs, and where the run lies."""
+    """Draws Leviathan's formula with this machine's costs, and the run's measured points."""
     grid = np.linspace(0, 1, 81).tolist()
     series, sentences = [], []
     for k, ink in _inks(sweep).items():
@@ -123,8 +123,8 @@ def worth_chart(sweep: Sweep, figures: LengthFigures) -> Chart:
 
 
 def waits(sweep: Sweep, candidate: Arm) -> tuple[float, Mapping[Arm, Mapping[str, float]]]:
-    """The tokens of a median answer; and how many seconds each part of it takes, by the candidate and its
-    autoregressive arm, where all parts were timed."""
+    """Returns the tokens of a median answer, and the seconds of each part of it, for the candidate and its
+    autoregressive arm as far as their parts were timed."""
     arms = [arm for arm in (candidate.baseline, candidate) if arm in sweep.arms]
     tokens = quantile([tick.output_tokens for arm in arms for tick in sweep.of(arm)], 0.5) or 0.0
     seconds_by_arm: dict[Arm, dict[str, float]] = {}
@@ -141,7 +141,7 @@ def waits(sweep: Sweep, candidate: Arm) -> tuple[float, Mapping[Arm, Mapping[str
 
 
 def same_texts(sweep: Sweep, arm: Arm) -> tuple[int, int]:
-    """How many of its texts are those of its autoregressive arm, and how many can be compared."""
+    """Returns how many of the arm's texts equal its autoregressive arm's, and how many can be compared."""
     said: dict[tuple[str, str], set[str]] = {}
     for tick in sweep.of(arm.baseline):
         said.setdefault(tick.place.key, set()).add(tick.digest)
@@ -153,7 +153,7 @@ def same_texts(sweep: Sweep, arm: Arm) -> tuple[int, int]:
 
 
 def latency_charts(sweep: Sweep, candidate: Arm) -> Iterator[Chart]:
-    """The whole distribution over all tokens, since a median hides what a reader feels."""
+    """Yields the whole distribution over all tokens: a median hides what a reader feels."""
     shares = np.linspace(0, 1, 300)
     for what, gaps in (("tokens", inter_token), ("chunks", inter_chunk)):
         arms = (candidate, candidate.baseline)
@@ -169,14 +169,14 @@ def latency_charts(sweep: Sweep, candidate: Arm) -> Iterator[Chart]:
                 f"{share(q)} within {figure(float(np.quantile(seconds, q)) * 1000)} ms" for q in (0.5, 0.95, 0.99)
             )
             sentences.append(f"{name(arm)}: {', '.join(within)}")
-        # What lies beyond is left to the table.
+        # The table has the rest.
         longest = max(float(np.quantile(seconds, 0.995)) for seconds in times.values()) * 1030
         axis: dict[str, Any] = {"yticks": (0, 25, 50, 75, 95), "xlim": (0, longest), "level": (95, "95 %", "quiet")}
         yield lines(what, series, across="ms, or less", up=f"% of {what}", text="; ".join(sentences), top=100, **axis)
 
 
 def median_chunk(ticks: Sequence[Tick]) -> float | None:
-    """Tokens of a chunk after the first."""
+    """Returns the median tokens of a chunk after the first."""
     return quantile([chunk.tokens for tick in ticks for chunk in tick.chunks[1:]], 0.5)
 
 
@@ -184,8 +184,8 @@ def median_chunk(ticks: Sequence[Tick]) -> float | None:
 
 
 def kinds(sweep: Sweep, candidate: Arm) -> tuple[Mapping[str, Interval], Mapping[str, Mapping[Arm, Interval]]]:
-    """By kind of prompt: decode throughput over autoregressive, the highest first; and each arm's time to the first
-    token."""
+    """Returns, by kind of prompt, decode throughput over autoregressive, the highest first, and each arm's time to the
+    first token."""
     gains: dict[str, Interval] = {}
     first: dict[str, dict[Arm, Interval]] = {}
     for group in sorted({tick.place.group for tick in sweep.ticks if not tick.place.warm_up}):
@@ -212,7 +212,8 @@ def kind_charts(
 
 
 def together(sweep: Sweep) -> tuple[Curves, Curves]:
-    """Of what ran several at a time, by how many: tokens a second of all together, and the time to the first token."""
+    """Returns, for arms that ran several requests at a time, the total tokens a second and the time to the first token,
+    by number of requests."""
     total: dict[Arm, dict[int, Interval]] = {}
     first: dict[Arm, dict[int, Interval]] = {}
     greedy = [arm for arm in sweep.arms if not arm.temperature]
@@ -239,7 +240,7 @@ def together_chart(id_: str, curves: Curves, unit: str, scale: float = 1.0) -> C
 
 
 def ratios(ours: Sweep, theirs: Sweep) -> Mapping[Arm, Mapping[str, Interval]]:
-    """Of the approaches that both have, paired by prompt."""
+    """Returns each shared arm's ratios of ours to theirs, paired by prompt."""
     compared: dict[Arm, dict[str, Interval]] = {}
     for arm in ours.arms:
         if arm in theirs.arms:
@@ -266,7 +267,7 @@ def change_charts(compared: Mapping[Arm, Mapping[str, Interval]], other: str) ->
 def soak_charts(
     ticks: Sequence[Tick], samples: Sequence[MachineSample], windows: Sequence[SoakWindow]
 ) -> Iterator[Chart]:
-    """Of what could be read. What came between two sessions is left out, as the windows leave it."""
+    """Yields the charts of what could be read. Time between two sessions is left out, as in the windows."""
     readings = [
         ((part.before + item.elapsed - part.began) / 60, item)
         for part in soak_parts(ticks, samples)
@@ -303,6 +304,6 @@ def soak_charts(
 
 
 def ends(values: Sequence[float]) -> tuple[float, float]:
-    """The medians of the first and of the last tenth."""
+    """Returns the medians of the first and of the last tenth."""
     tenth = max(1, len(values) // 10)
     return median(values[:tenth]), median(values[-tenth:])

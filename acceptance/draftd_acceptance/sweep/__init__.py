@@ -1,1 +1,1 @@
-"""Every way of decoding on the same prompts, in turn: how fast each is, and how long a block pays."""
+"""Measures every way of decoding on the same prompts, in turn: how fast each is, and which block lengths pay."""

@@ -1,9 +1,9 @@
-"""What a sweep asks: which arms on which prompts, in which order; what is left out, and why. And asking it, or what is
-missing of it: every answer is kept as it comes, so that it can be stopped at any time.
+"""Plans and runs a sweep: which arms on which prompts, in which order, and what is left out and why. Every answer is
+kept as it arrives, so that a sweep can be stopped at any time and continued.
 
-Prompts are three tiers that come with the package, the workload classes that suit the model, and the user's own. A
-tier says how long the prompt is: a short control, a problem of several steps, a question over retrieved passages, as
-many as fit into the model's context.
+Prompts are three tiers that come with the package, the workload classes that suit the model, and the user's own. A tier
+says how long the prompt is: a short control, a problem of several steps, a question over retrieved passages, as many as
+fit into the model's context.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOOK_SECONDS = 1.0
 
 
 def group(name: str, context_length: int, each: int) -> list[Prompt]:
-    """The prompts of one of GROUPS. `each` is how many of a workload class; a tier comes whole."""
+    """Returns the prompts of one of GROUPS. `each` is the number from a workload class; a tier comes whole."""
     if name in (SHORT, MEDIUM):
         return from_file(_SETS / f"{name}.jsonl")
     if name == LONG:
@@ -45,7 +45,7 @@ def group(name: str, context_length: int, each: int) -> list[Prompt]:
 
 
 def distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
-    """The same with a name each that no other has: what is measured of a prompt is found again by it."""
+    """Returns the prompts with unique names, which identify their measurements."""
     seen: set[str] = set()
     named = []
     for prompt in prompts:
@@ -59,18 +59,18 @@ def distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
 
 
 def checksums(prompts: Sequence[Prompt]) -> dict[str, str]:
-    """Of each group, for the manifest."""
+    """Returns the checksum of each group, for the manifest."""
     groups = dict.fromkeys(prompt.group for prompt in prompts)
     return {name: prompt_checksum([prompt for prompt in prompts if prompt.group == name]) for name in groups}
 
 
 def tokens_of(prompt: Prompt) -> int:
-    """About how many, at most."""
+    """Returns an upper estimate of the prompt's tokens."""
     return round(sum(len(content) for _, content in prompt.messages) / CHARACTERS_A_TOKEN)
 
 
 def _over_passages(line: dict[str, Any], context_length: int) -> Prompt:
-    """Those passages that the question needs, and as many of the others as fit into half of the context."""
+    """Returns the question over the passages that it needs, and as many others as fit into half of the context."""
     passages = _lines("passages")
     chosen = [p for p in passages if p["id"] in line["passages"]]
     space = context_length * CHARACTERS_A_TOKEN / 2
@@ -93,12 +93,12 @@ def _lines(name: str) -> tuple[dict[str, Any], ...]:
 
 
 class NothingToMeasure(DraftdError):
-    """No prompt that was asked for fits into the model's context."""
+    """No requested prompt fits into the model's context."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """`left_out`: of arms, by their ids, the reason. `left_out_prompts` likewise, by name."""
+    """`left_out` gives the reason for each arm by its id, `left_out_prompts` for each prompt by its name."""
 
     options: SweepOptions
     arms: tuple[Arm, ...]
@@ -107,7 +107,7 @@ class SweepPlan:
     left_out_prompts: Mapping[str, str]
 
     def frozen(self, requests: int) -> dict[str, Any]:
-        """As it lies in a run's folder. `requests` is how many there are to measure."""
+        """Returns the plan in the form that a run's folder keeps. `requests` is the number to measure."""
         return {
             **self.options.plan(),
             "arms": [arm.id for arm in self.arms],
@@ -119,7 +119,7 @@ class SweepPlan:
 
 
 def plan_sweep(options: SweepOptions, model: ModelReply, max_batch: int | None = None) -> SweepPlan:
-    """`max_batch` is how many requests the daemon decodes together, where that is known.
+    """Returns the plan. `max_batch` is the number of requests that the daemon decodes together, if known.
 
     Raises NothingToMeasure.
     """
@@ -137,7 +137,7 @@ def plan_sweep(options: SweepOptions, model: ModelReply, max_batch: int | None =
 
 
 def chosen_prompts(options: SweepOptions, model: ModelReply) -> tuple[Prompt, ...]:
-    """Those that will be asked; their `checksums` are for the manifest. Raises NothingToMeasure."""
+    """Returns the prompts to ask; their `checksums` are for the manifest. Raises NothingToMeasure."""
     return tuple(_prompts(options, model)[0])
 
 
@@ -160,12 +160,13 @@ def _prompts(options: SweepOptions, model: ModelReply) -> tuple[list[Prompt], di
 
 
 def _wanted_arms(options: SweepOptions, offered: list[DrafterName | None], most: int) -> Iterator[Arm]:
-    """One parameter at a time, from the base. What the daemon cannot do is among them. `most` is the longest block that
-    it drafts: automatic depth may go up to that, or to the longest that is swept."""
+    """Yields the arms, one parameter varied at a time from the base, including arms that the daemon does not support.
+    `most` is the longest block that it drafts; automatic depth goes up to it, or to the longest swept one if that is
+    shorter."""
     drafters = [kind for kind in offered if kind is not None and kind in (options.drafters or offered)]
     missing = [kind for kind in options.drafters or (DRAFT_MODEL,) if kind not in offered]
     first = drafters[0] if drafters else (missing or [DRAFT_MODEL])[0]
-    # Where the daemon drafts no block as long as the base, the longest of the others that it does.
+    # If the daemon cannot draft the base's length, take the longest other length that it can.
     shorter = max((length for length in options.block_lengths if 0 < length <= most), default=options.block_length)
     base = Arm(options.block_length if options.block_length <= most else shorter, first)
     yield AUTOREGRESSIVE
@@ -184,7 +185,7 @@ def _wanted_arms(options: SweepOptions, offered: list[DrafterName | None], most:
 
 
 def _obstacle(arm: Arm, model: ModelReply, max_batch: int | None, prompts: int) -> str:
-    """Why this daemon cannot be measured so; empty where it can."""
+    """Returns why this daemon cannot run the arm; empty if it can."""
     if arm.speculative:
         if not model.speculation_available and not model.drafters:
             return f"the daemon does not speculate: {model.speculation_reason or 'it offers no drafter'}"
@@ -203,11 +204,11 @@ def _obstacle(arm: Arm, model: ModelReply, max_batch: int | None, prompts: int) 
 
 
 def schedule(plan: SweepPlan) -> list[SessionStep]:
-    """All of it, and the same again for the same plan.
+    """Returns all steps; the same for the same plan.
 
-    A block is one prompt with all arms of single requests, or as many prompts as are asked at once with all arms of
-    that concurrency. Within a block the order of the arms is drawn, within a repetition that of the blocks. Prompts
-    that are left over when they are asked in groups are others in each repetition.
+    A block is one prompt with all arms of single requests, or a group of prompts with all arms of that concurrency. The
+    arms' order is drawn in each block, the blocks' order in each repetition. The prompts left over after grouping
+    differ between repetitions.
     """
     steps: list[SessionStep] = []
     for repetition in range(1, plan.options.repetitions + 1):
@@ -225,24 +226,24 @@ def schedule(plan: SweepPlan) -> list[SessionStep]:
 
 
 def key_of(tick: Tick) -> Key:
-    """Which request it answers."""
+    """Returns the key of the request that the tick answers."""
     return tick.place.arm, *tick.place.key, tick.place.repetition
 
 
 def measured_keys(ticks: Iterable[Tick]) -> set[Key]:
-    """What need not be asked again."""
+    """Returns the keys of requests that need no repeating."""
     return {key_of(tick) for tick in ticks if not tick.error and not tick.place.warm_up}
 
 
 def pending(steps: Iterable[SessionStep], done: Collection[Key]) -> list[SessionStep]:
-    """Requests that are asked at once are measured all together or not at all."""
+    """Returns the steps still to run: requests that are sent together are measured together or not at all."""
     return [step for step in steps if not all(key in done for key in step.keys)]
 
 
 def run_sweep(session: Session, options: SweepOptions, model: ModelReply, progress: Progress) -> None:
-    """Returns at once where nothing is missing. What failed is asked again by the next session.
+    """Measures the missing requests; failed ones are sent again by the next session.
 
-    Raises RunError where the run began with another plan, MeasurementStopped, NothingToMeasure.
+    Raises RunError if the run began with another plan, MeasurementStopped, NothingToMeasure.
     """
     plan = plan_sweep(options, model, session.max_batch)
     steps = schedule(plan)
@@ -285,22 +286,22 @@ def run_sweep(session: Session, options: SweepOptions, model: ModelReply, progre
 
 
 def sweep_complete(folder: RunFolder) -> bool:
-    """Whether all that the sweep began with is measured. False where there is none."""
+    """Whether all requests of the sweep are measured; False if there is no sweep."""
     plan = folder.plan(Stage.SWEEP)
     return plan is not None and missing_requests(plan, measured_keys(folder.ticks(Stage.SWEEP))) == 0
 
 
 def missing_requests(plan: Mapping[str, Any], done: Collection[Key]) -> int:
-    """Of those that the run's plan counts."""
+    """Returns how many requests of the run's plan are missing."""
     wanted: int = plan.get("requests", 0)
     return max(0, wanted - len(done))
 
 
 class Heat:
-    """Waits for a machine that throttles: what it measures meanwhile is heat.
+    """Waits while the machine throttles, because figures would then show only heat.
 
-    Once a machine did not cool within `patience_seconds`, it is not waited for again until it was cool: a run on a
-    machine that is always hot ends too, and its samples show that it was.
+    After a wait of `patience_seconds` without success it waits no more until the machine was cool: a run on a machine
+    that is always hot ends too, and its samples show the heat.
     """
 
     def __init__(self, patience_seconds: float) -> None:
@@ -309,12 +310,12 @@ class Heat:
         self._given_up = False
 
     def observe(self, sample: MachineSample) -> None:
-        """On any thread."""
+        """Notes a sample; callable on any thread."""
         if sample.thermal is not None:
             self._level = sample.thermal
 
     def wait(self, say: Callable[[str], None]) -> None:
-        """Until the machine is cooler than heavy, or patience ends."""
+        """Waits until the machine is cooler than heavy, or patience ends."""
         ends = time.perf_counter() + (0.0 if self._given_up else self._patience)
         while (level := self._level) in _HOT:
             left = ends - time.perf_counter()
@@ -327,7 +328,7 @@ class Heat:
 
 
 def _warm_up(arm: Arm, plan: SweepPlan) -> SessionStep:
-    """Once, and short: it compiles, and fills what is filled once."""
+    """Returns a short step that compiles and fills caches."""
     shortest = sorted(plan.prompts, key=lambda prompt: sum(len(content) for _, content in prompt.messages))
     shortened = tuple(replace(prompt, max_tokens=_WARM_UP_TOKENS) for prompt in shortest[: arm.concurrency])
     return SessionStep(arm, shortened, 0)

@@ -1,4 +1,4 @@
-"""What a sweep showed: each arm beside autoregressive decoding, where longer blocks stop paying, what was left out."""
+"""A sweep's result: each arm against autoregressive decoding, the knee, and what was left out."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _METRIC = "decode_tokens_per_second"
 @dataclass(frozen=True, slots=True)
 class Knee:
     """`block_length` is the shortest whose decode throughput, over that of the best, has an interval that reaches 1; 0
-    where that is autoregressive decoding. `curve` is those ratios by block length, shortest first: paired by prompt,
-    greedy, one request at a time. Of the best one the ratio is 1 and sure."""
+    is autoregressive decoding. `curve` has those ratios by block length, shortest first: paired by prompt, greedy, one
+    request at a time. The best one's ratio is exactly 1."""
 
     block_length: int
     best: int
@@ -31,7 +31,7 @@ class Knee:
 
 
 def knee(ticks: Iterable[Tick], drafter: DrafterName = DRAFT_MODEL) -> Knee | None:
-    """None where fewer than two block lengths were measured on the same prompts, or none of this drafter."""
+    """Returns the knee; None if fewer than two block lengths share measured prompts, or none is of this drafter."""
     ticks = select(ticks)
     there = {tick.place.arm for tick in ticks}
     arms = {0: AUTOREGRESSIVE.id} | {length: Arm(length, drafter).id for length in range(1, LONGEST_BLOCK + 1)}
@@ -53,13 +53,13 @@ def knee(ticks: Iterable[Tick], drafter: DrafterName = DRAFT_MODEL) -> Knee | No
 
 
 def swept_drafter(arms: Iterable[Arm]) -> DrafterName:
-    """The one whose block lengths were measured: the draft model, where there is one."""
+    """Returns the drafter whose block lengths were measured: the draft model, if it is one of them."""
     drafters = [arm.drafter for arm in _plain(arms) if arm.drafter is not None]
     return DRAFT_MODEL if DRAFT_MODEL in drafters else next(iter(drafters), DRAFT_MODEL)
 
 
 def _plain(arms: Iterable[Arm]) -> list[Arm]:
-    """Those with a fixed block length, greedy, one request at a time."""
+    """Returns the arms with a fixed block length, greedy, one request at a time."""
     return [arm for arm in arms if not (arm.automatic or arm.temperature or arm.concurrency > 1)]
 
 
@@ -84,8 +84,8 @@ def _throughput(ratio: Interval, other: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """`arms` that were measured: the greedy ones of one request by block length, then what differs from them. `gains`
-    are decode throughput over the autoregressive arm of the same temperature and concurrency."""
+    """`arms` were measured: greedy single-request arms by block length, then the others. `gains` are decode throughput
+    over the autoregressive arm of the same temperature and concurrency."""
 
     ticks: Sequence[Tick]
     plan: Mapping[str, Any]
@@ -95,7 +95,7 @@ class Sweep:
 
     @classmethod
     def read(cls, folder: RunFolder, metrics: Iterable[str] = METRICS) -> Sweep | None:
-        """`metrics` are summarised of every arm. None where the run has no sweep."""
+        """Reads a run's sweep; None if it has none. `metrics` are summarised for every arm."""
         ticks, samples = folder.ticks(Stage.SWEEP), folder.samples(Stage.SWEEP)
         arms_run = {Arm.parse(tick.place.arm) for tick in ticks if not tick.place.warm_up}
         arms = tuple(sorted((arm for arm in arms_run if arm is not None), key=_order))
@@ -111,7 +111,7 @@ class Sweep:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Arms and prompts, with the reason."""
+        """The reasons, by arm or prompt."""
         return {
             **{one["arm"]: one["reason"] for one in self.plan.get("left_out", ())},
             **{one["prompt"]: one["reason"] for one in self.plan.get("left_out_prompts", ())},
@@ -124,31 +124,31 @@ class Sweep:
 
     @property
     def errors(self) -> dict[str, int]:
-        """What the missing requests failed with when they were asked, and how often."""
+        """The errors of the requests that are still missing, with counts."""
         done = measured_keys(self.ticks)
         failed = [tick for tick in self.ticks if tick.error and not tick.place.warm_up and key_of(tick) not in done]
         return dict(Counter(tick.error for tick in failed).most_common())
 
     @property
     def by_length(self) -> dict[int, Arm]:
-        """The arms that differ in nothing but the block length, from 0."""
+        """The arms that differ only in block length, by it."""
         drafters = (None, swept_drafter(self.arms))
         return {arm.block_length: arm for arm in _plain(self.arms) if arm.drafter in drafters}
 
     def figure(self, arm: Arm, metric: str) -> Interval | None:
-        """One of summary.METRICS; None where the arm was not measured."""
+        """Returns one of summary.METRICS; None if the arm was not measured."""
         if arm not in self.summaries:
             return None
         figures = self.summaries[arm].figures
         return figures[metric] if metric in figures else measure(self.of(arm), metric)
 
     def curve(self, metric: str) -> dict[int, Interval]:
-        """By block length."""
+        """Returns the metric by block length."""
         figures = {k: self.figure(arm, metric) for k, arm in self.by_length.items()}
         return {k: interval for k, interval in figures.items() if interval is not None}
 
     def ratio(self, arm: Arm, metric: str) -> Interval | None:
-        """Over its autoregressive arm."""
+        """Returns the ratio to the arm's autoregressive arm."""
         return against(self.ticks, arm.id, arm.baseline.id, metric)
 
     def of(self, arm: Arm) -> list[Tick]:
