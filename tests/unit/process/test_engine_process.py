@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +36,7 @@ from tests.wait_until import until
 _PROMPT = tuple(range(100, 130))
 _LIMITS = Limits(queue_capacity=4, max_batch=2, prefix_cache_bytes=1 << 20)
 _LOADED_SECONDS = 120.0
+_ENDLESS = 30_000  # tokens: minutes of decoding, so such a request ends only when something ends it
 
 
 class NoOtherRanks:
@@ -62,9 +65,13 @@ RECORDER = StepRecorder()
 
 
 @pytest.fixture(scope="module")
-def models(nano_pair) -> ModelPaths:
-    """The embedded draft as target and as draft: a pair that always agrees."""
-    return ModelPaths(nano_pair.draft, nano_pair.draft)
+def models(nano_pair, tmp_path_factory) -> ModelPaths:
+    """The embedded draft as target and as draft: a pair that always agrees. Its context has room for `_ENDLESS`."""
+    folder = tmp_path_factory.mktemp("models") / "draft"
+    shutil.copytree(nano_pair.draft, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2 * _ENDLESS}))
+    return ModelPaths(str(folder), str(folder))
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +173,7 @@ def test_failing_sink_ends_only_its_own_request(engine):
             raise RuntimeError("no room")
 
     failing = Failing()
-    engine.submit(request(_PROMPT, autoregressive(), max_tokens=900), failing)
+    engine.submit(request(_PROMPT, autoregressive(), max_tokens=_ENDLESS), failing)
     other = ask(engine)
     assert "no room" in wait_for_end(failing).done.error
     assert wait_for_end(other).done.reason is FinishReason.LENGTH
@@ -175,7 +182,7 @@ def test_failing_sink_ends_only_its_own_request(engine):
 @pytest.mark.parametrize(("signal_number", "loss"), [(signal.SIGKILL, Loss.DIED), (signal.SIGSTOP, Loss.SILENT)])
 def test_lost_engine_process_fails_its_requests_and_restarts(engine, signal_number, loss):
     assert engine.keep(frozenset()).result(60) == 0
-    running, waiting = [ask(engine, max_tokens=900) for _ in range(2)], ask(engine)
+    running, waiting = [ask(engine, max_tokens=_ENDLESS) for _ in range(2)], ask(engine)
     until(lambda: all(sink.tokens for sink in running), 60, "first tokens")
     reload = engine.reload_draft() if loss is Loss.SILENT else None
     kill(engine, signal_number)
@@ -201,7 +208,7 @@ def test_lost_engine_process_fails_its_requests_and_restarts(engine, signal_numb
 def test_engine_process_refuses_ends_and_drains_like_a_thread(engine):
     with pytest.raises(InvalidRequest, match="prompt"):
         engine.submit(request((), autoregressive()), Collected())
-    running = [ask(engine, max_tokens=900) for _ in range(2)]
+    running = [ask(engine, max_tokens=_ENDLESS) for _ in range(2)]
     until(lambda: all(sink.tokens for sink in running), 60, "first tokens")
     until(lambda: engine.status().active == 2, 60, "two running requests")
     late, cancelled = ask(engine, deadline=time.monotonic() + 0.2), Collected()
