@@ -48,7 +48,7 @@ class Records:
         if self._reader is not None:
             self._reader.sendall(len(record).to_bytes(4, "little") + record)
 
-    def executed(self, progress: Any) -> None:
+    def report_progress(self, progress: Any) -> None:
         """Nothing watches."""
 
 
@@ -122,7 +122,7 @@ def cost(repetitions: int, steps: int) -> list[dict[str, float]]:
 
 
 def _cost(shape: tuple[int, int], repetitions: int, steps: int, reader: socket.socket) -> dict[str, float]:
-    from draftd.engine.ranks.channel import Op, encoded
+    from draftd.engine.ranks.channel import Op, encode_record
 
     senders = {"no_follower": Records(), "reader": Records(reader)}
     plain, vocabulary = _target(None)
@@ -143,7 +143,7 @@ def _cost(shape: tuple[int, int], repetitions: int, steps: int, reader: socket.s
     ratios = {
         name: statistics.median(a / b for a, b in zip(taken["plain"], taken[name], strict=True)) for name in senders
     }
-    each = _microseconds(lambda: records.send(encoded(Op.FORWARD, 5, 1, [1] * shape[0], None)))
+    each = _microseconds(lambda: records.send(encode_record(Op.FORWARD, 5, 1, [1] * shape[0], None)))
     step = 1e6 * statistics.median(taken["plain"]) / steps
     return {
         "sequences": shape[0],

@@ -89,7 +89,7 @@ class Replay:
             self.wake.wait(0.002)
             self.wake.clear()
             for player in self.players:
-                for message in player.link.received():
+                for message in player.link.take_messages():
                     self._take(player, message)
             now = time.monotonic()
             ready = [one for one in self.players if one.text is not None and not one.waiting and one.due <= now]

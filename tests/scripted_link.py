@@ -120,17 +120,17 @@ class ScriptedLink:
             for _ in range(1 + (self._twice and isinstance(message, Proposal))):
                 self._carry(message, self.clock.now + self.round_trip / 2)
 
-    def received(self) -> Sequence[FromLink]:
+    def take_messages(self) -> Sequence[FromLink]:
         self.run(self.clock.now)
         found = []
         while self._inbound and self._inbound[0][0] <= self.clock.now:
             found.append(self._inbound.popleft()[1])
         return found
 
-    def failed(self, why: str) -> None:
+    def count_late_verdict(self, why: str) -> None:
         self.complaints.append(why)
 
-    broken = failed
+    broken = count_late_verdict
 
     # the time
 

@@ -94,7 +94,7 @@ class SimulatedTarget:
         self._prompts[sequence] = options.prompt
         return options.length - 1
 
-    def known(self, tokens: Sequence[int]) -> int | None:
+    def cached_prefix(self, tokens: Sequence[int]) -> int | None:
         return None
 
     def submit(self, plan: StepPlan) -> None:

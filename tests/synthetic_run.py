@@ -243,7 +243,7 @@ def _quality(random_: random.Random, truth: Truth, session: int, failing: int, d
 
 def _under_schemas(random_: random.Random, truth: Truth, session: int, wrong: int, invalid: int) -> Iterator[Tick]:
     """Wrong ones from the first prompt on, invalid ones from the last."""
-    asked = [one for one in FrozenPrompts.shipped().canaries if schema_of(one.check) is not None]
+    asked = [one for one in FrozenPrompts.of_package().canaries if schema_of(one.check) is not None]
     for number, canary in enumerate(asked):
         for arm in (AUTOREGRESSIVE, Arm(4)):
             check = asdict(canary.check)

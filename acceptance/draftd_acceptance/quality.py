@@ -37,7 +37,7 @@ _EXACT = 1e-9  # 0.995 - 0.99 is a little less than 0.005
 
 def quality_prompts(schemas: bool = True) -> tuple[Prompt, ...]:
     """Returns the canaries' prompts, as a client sends them; with `schemas`, also those asked with a schema."""
-    canaries = FrozenPrompts.shipped().canaries
+    canaries = FrozenPrompts.of_package().canaries
     plain = tuple(Prompt(one.id, one.chat, one.workload, one.max_tokens, GROUP) for one in canaries)
     under = {one.id for one in canaries if schemas and schema_of(one.check) is not None}
     return plain + tuple(replace(one, max_tokens=MOST_TOKENS, group=SCHEMAS) for one in plain if one.name in under)
@@ -57,7 +57,7 @@ def run_quality(session: Session, options: QualityOptions, model: ModelReply, pr
     session.folder.freeze_plan(Stage.QUALITY, options.frozen())
     missing, total = _missing(options, session.folder.ticks(Stage.QUALITY)), len(list(_steps(options)))
     ask = partial(session.measure, options=options, chat=model.chat_template, keep_text=True)
-    schemas = {one.id: json.dumps(schema_of(one.check)) for one in FrozenPrompts.shipped().canaries}
+    schemas = {one.id: json.dumps(schema_of(one.check)) for one in FrozenPrompts.of_package().canaries}
     errors, folding, refused, took = ErrorLimit(), not model.chat_template, False, 0.0
     with sampling(session, Stage.QUALITY, session.folder.keep_sample):
         for at, step in enumerate(missing):
@@ -232,7 +232,7 @@ def quality_result(folder: RunFolder, canaries: Sequence[Canary] | None = None) 
     ticks = folder.ticks(Stage.QUALITY)
     if not ticks:
         return None
-    canaries = FrozenPrompts.shipped().canaries if canaries is None else canaries
+    canaries = FrozenPrompts.of_package().canaries if canaries is None else canaries
     schemas = {one.id: schema for one in canaries if (schema := schema_of(one.check)) is not None}
     names = {canary.id for canary in canaries}
     for tick in ticks:

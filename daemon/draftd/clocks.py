@@ -2,7 +2,8 @@
 
 - `time.monotonic()` counts while the machine is awake: deadlines of requests, steps, retries, what must be watched to
   be known.
-- `elapsed()` counts while it sleeps as well: what a person or an alert set for a time (holds, leases, cooldowns, idle
+- `sleepless_seconds()` counts while it sleeps as well: what a person or an alert set for a time (holds, leases,
+cooldowns, idle
   unload), and how long the daemon has run.
 - `time.time()` can be set to any other time: moments that others compare with theirs (events, files, signatures), never
   a duration.
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable
 
 
-def elapsed() -> float:
+def sleepless_seconds() -> float:
     """Seconds of a clock that never goes back, and that goes on while the machine sleeps.
 
     Linux: CLOCK_BOOTTIME (clock_gettime(2)). macOS: CLOCK_MONOTONIC_RAW, which is `mach_continuous_time`;
@@ -39,7 +40,7 @@ class SteadyClock:
     def __init__(
         self,
         wall: Callable[[], float] = time.time,
-        elapsed: Callable[[], float] = elapsed,
+        elapsed: Callable[[], float] = sleepless_seconds,
         awake: Callable[[], float] = time.monotonic,
     ) -> None:
         self._wall, self._elapsed, self.awake = wall, elapsed, awake

@@ -99,7 +99,7 @@ class DraftCounts:
         for i in range(accepted):
             self.accepted_per_position[i] += 1
 
-    def combined(self, other: DraftCounts, operation: Callable[[Any, Any], Any]) -> DraftCounts:
+    def combine(self, other: DraftCounts, operation: Callable[[Any, Any], Any]) -> DraftCounts:
         """Each count by `operation` with the other's of that name, such as their sum or their difference."""
         values: dict[str, Any] = {}
         for name in (f.name for f in fields(self)):
@@ -140,4 +140,4 @@ class DraftCounts:
 
 
 def total(counts: Iterable[DraftCounts]) -> DraftCounts:
-    return reduce(lambda sum_, item: sum_.combined(item, operator.add), counts, DraftCounts())
+    return reduce(lambda sum_, item: sum_.combine(item, operator.add), counts, DraftCounts())

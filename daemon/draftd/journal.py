@@ -134,9 +134,9 @@ class JournalFile:
             self._torn = True
             self.errors += 1
             why = f"{self._path} cannot be written: {error.strerror}"
-            self._outage.began(f"{why}; events are lost in a restart", why)
+            self._outage.report(f"{why}; events are lost in a restart", why)
         else:
-            self._outage.ended(f"{self._path} can be written again")
+            self._outage.clear(f"{self._path} can be written again")
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -53,7 +53,7 @@ class OutageLog:
         self._cause: Hashable = None  # None: it works
         self._changes = LimitedChanges(self._write, clock)
 
-    def began(
+    def report(
         self, text: str, cause: Hashable = "", *, level: int = logging.WARNING, error: BaseException | None = None
     ) -> None:
         """It does not work: logged, unless it was for this cause already."""
@@ -62,7 +62,7 @@ class OutageLog:
             self._changes.change((level, text, error))
         self._changes.settle()
 
-    def ended(self, text: str) -> None:
+    def clear(self, text: str) -> None:
         """It works: logged where it did not before."""
         if self._cause is not None:
             self._cause = None

@@ -83,7 +83,7 @@ class RemoteLevel(enum.IntEnum):
         """As the protocol, metrics, logs and alerts spell it."""
         return self.name.lower()
 
-    def allowed(self, strategy: Strategy) -> Strategy:
+    def restrict(self, strategy: Strategy) -> Strategy:
         """What becomes of a strategy under it. Not of AUTO, which is none yet."""
         if strategy is Strategy.LOCAL or self is RemoteLevel.LOCAL:
             return Strategy.LOCAL
@@ -157,7 +157,7 @@ class RemoteCounts:
     queue_seconds: float = 0.0
     target_seconds: float = 0.0
 
-    def combined(self, other: RemoteCounts, operation: Callable[[Any, Any], Any]) -> RemoteCounts:
+    def combine(self, other: RemoteCounts, operation: Callable[[Any, Any], Any]) -> RemoteCounts:
         """Each count by `operation` with the other's of that name, such as their sum."""
         return RemoteCounts(**{f.name: operation(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)})
 

@@ -129,7 +129,7 @@ def test_with_tools_an_answer_is_a_call_or_its_format(served: Served) -> None:
 def test_quality_asks_for_json_under_its_schema(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    canaries = [one for one in FrozenPrompts.shipped().canaries if one.id in ("json-paint", "tool-set_timer")]
+    canaries = [one for one in FrozenPrompts.of_package().canaries if one.id in ("json-paint", "tool-set_timer")]
     ids = [one.id for one in canaries]
     asked = tuple(one for one in quality.quality_prompts() if one.name in ids and one.group == quality.SCHEMAS)
     monkeypatch.setattr(quality, "quality_prompts", lambda schemas: asked)

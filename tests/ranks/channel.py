@@ -39,7 +39,7 @@ class Leader:
         except OSError as error:
             raise RanksLost(Loss.DIED, f"a follower is gone: {error}") from error
 
-    def executed(self, progress: Progress) -> None:
+    def report_progress(self, progress: Progress) -> None:
         self.executed_last = progress
 
     def end(self) -> list[Any]:
@@ -63,7 +63,7 @@ class FollowerEnd:
     def receive(self) -> bytes | None:
         return _received(self._socket) or None
 
-    def executed(self, progress: Progress) -> None:
+    def report_progress(self, progress: Progress) -> None:
         self.executed_last = progress
 
     def say(self, what: Any) -> None:

@@ -72,7 +72,7 @@ class Counting(EngineObserver):
         self.steps.add(result)
 
     def on_finish(self, request: DecodeRequest, outcome: Outcome) -> None:
-        self.ends = self.ends.combined(outcome.stats.counts, lambda a, b: a + b)
+        self.ends = self.ends.combine(outcome.stats.counts, lambda a, b: a + b)
         self.outcomes.append(outcome)
 
     def wrong(self, tokens: int) -> Iterator[str]:

@@ -74,7 +74,7 @@ class FrozenPrompts:
     canaries: tuple[Canary, ...]
 
     @classmethod
-    def shipped(cls) -> FrozenPrompts:
+    def of_package(cls) -> FrozenPrompts:
         """Those of the package. Raises PromptError where the installation is broken."""
         return cls(parse(*_read("probe.jsonl"), FrozenPrompt), parse(*_read("quality.jsonl"), Canary))
 

@@ -128,7 +128,7 @@ def assemble_engine(
     """`learnt`: earlier costs of the same pair on the same machine. `cancelled`: requests that are to end, by id.
     `report` takes a line for people. `link`: to another daemon's target."""
     if models.ranks is not None:
-        limits = models.ranks.limited(limits)
+        limits = models.ranks.limits_of_group(limits)
     layout, limit, info = cache_limit(models, limits)
     prefix = PrefixCache(prefix_limit(layout, limit, limits, free_bytes()))
     if models.ranks is not None:
@@ -221,7 +221,7 @@ def _prefixes(
         draft = decoder.drafting.drafters.get(DRAFT_MODEL)
         if isinstance(draft, DraftModel):
             files = drafters.loaded.files.get(DRAFT_MODEL)
-            kept_texts.append(KeptTexts(DRAFT_MODEL, draft.texts, draft.embedded, files))
+            kept_texts.append(KeptTexts(DRAFT_MODEL, draft.texts, draft.clip_to_vocabulary, files))
         return kept_texts
 
     disk = None

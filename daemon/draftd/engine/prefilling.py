@@ -213,7 +213,7 @@ class Prefilling:
         if drafter is not None and drafter not in self._drafting.offered:
             sequence.degrade(f"the {drafter.replace('_', ' ')} is not loaded")
             sequence.take_proposals()
-        prompt = PendingPrompt(sequence, self._target.known(sequence.tokens[:-1]) if sequence.shares else None)
+        prompt = PendingPrompt(sequence, self._target.cached_prefix(sequence.tokens[:-1]) if sequence.shares else None)
         for other in self._waiting:
             prompt.compare(other)
         self._prompts.append(prompt)

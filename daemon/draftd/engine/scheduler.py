@@ -174,6 +174,6 @@ class Scheduler:
 
     def _finish(self, sequence: DecodeSequence) -> None:
         if sequence.max_tokens:  # else it has no answer
-            self.local.depth.lengths.finished(sequence)
+            self.local.depth.lengths.learn(sequence)
         self._own -= sequence.request.origin is not Origin.CLIENT
         self.delivery.end(sequence, self._clock())

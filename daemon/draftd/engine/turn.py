@@ -127,5 +127,5 @@ class BatchWait:
             return None
         depth = min(max(len(one.proposed) for one in taking_part), DEEPEST - 1)
         sizes = len(taking_part) + 1, len(taking_part), 1
-        together, apart, another = (costs.drafted(PROMPT_LOOKUP, Batch(size), depth)[depth] for size in sizes)
+        together, apart, another = (costs.by_depth(PROMPT_LOOKUP, Batch(size), depth)[depth] for size in sizes)
         return until if apart + another - together >= self._seconds else None

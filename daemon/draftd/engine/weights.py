@@ -9,7 +9,7 @@ import gc
 import logging
 from collections.abc import Callable, Generator
 
-from draftd.clocks import elapsed
+from draftd.clocks import sleepless_seconds
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.draft_weights import DraftWeights
 from draftd.engine.drafters.sources import DraftSource, try_out
@@ -50,7 +50,7 @@ class Weights:
         self._decoder, self._target, self._drafters, self._jobs = decoder, target, drafters, jobs
         self._prefix, self._report = prefix, report
         self.unloaded = False
-        self._clients = self._own = elapsed()  # when they were last seen
+        self._clients = self._own = sleepless_seconds()  # when they were last seen
         self._loading: Generator[None, None, None] | None = None
 
     def due(self, *, clients: bool, own: bool) -> bool:
@@ -58,7 +58,7 @@ class Weights:
         does work of its own, which keeps them only while it lasts."""
         if not self._seconds or self.unloaded:
             return False
-        now = elapsed()
+        now = sleepless_seconds()
         if clients:
             self._clients = now
         if own:
@@ -85,7 +85,7 @@ class Weights:
         try:
             next(loading)
         except StopIteration:
-            self._loading, self._clients = None, elapsed()
+            self._loading, self._clients = None, sleepless_seconds()
             self.unloaded = self._decoder.paused = False
             self._report("ready")
             _log.info("the weights are loaded again")

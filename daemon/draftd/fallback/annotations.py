@@ -122,9 +122,9 @@ class Annotator:
         except Exception as error:  # whatever it is, it concerns this thread alone
             result, why = FAILED, f"{self._url} gives no answer ({type(error).__name__})"
         if result == SENT:
-            self._outage.ended("transitions are marked in Grafana again")
+            self._outage.clear("transitions are marked in Grafana again")
         else:
-            self._outage.began(f"transitions are not marked in Grafana for now: {why}", why)
+            self._outage.report(f"transitions are not marked in Grafana for now: {why}", why)
         return result
 
     def _annotate(self, at: int, tags: list[str], text: str) -> tuple[str, str]:

@@ -244,10 +244,10 @@ class Controller:
                     self._reset_signals(forget, now)
             self._look(now)
             self._state = self._shown()
-            self._outage.ended("checks of the fallback succeed again")
+            self._outage.clear("checks of the fallback succeed again")
         except Exception as error:
             text = "a check of the fallback failed; it continues, and further failures are not logged"
-            self._outage.began(text, type(error).__name__, level=logging.ERROR, error=error)
+            self._outage.report(text, type(error).__name__, level=logging.ERROR, error=error)
             failed = QueueFull("a check of the fallback failed; the log says why", retry_after=_RETRY_SECONDS)
         for reload in reloads:
             self._reloads.remove(reload)

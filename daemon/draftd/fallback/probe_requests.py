@@ -98,9 +98,9 @@ class ProbeRequests:
 
         `seconds`: all that it may take; `patience`: of them, how many it may spend on waiting for a queue to become
         empty before it gives way. Raises Unanswered, or DraftdError where the engine does not serve."""
-        reached = self._limits(seconds, patience)
+        why_to_end = self._limits(seconds, patience)
         for prompt in prompts:
-            if ended := reached():
+            if ended := why_to_end():
                 return [], ended
             self._reference(prompt, origin)
         compared: list[ProbedPrompt] = []
@@ -111,7 +111,7 @@ class ProbeRequests:
                 why = str(error) or type(error).__name__
                 raise ProbeUnanswered(f"the weights of {level.drafter} cannot be had: {why}") from error
             for prompt in prompts:
-                if ended := reached():
+                if ended := why_to_end():
                     return compared, ended
                 reference, drafted = self._reference(prompt, origin), self._draft(prompt, level, origin)
                 divergence = self._divergence(reference, drafted)
@@ -123,7 +123,7 @@ class ProbeRequests:
         may go on. Waits where there is patience left."""
         until = time.monotonic() + seconds
 
-        def reached() -> str:
+        def why_to_end() -> str:
             nonlocal patience
             while True:
                 if self.stopping.is_set():
@@ -139,7 +139,7 @@ class ProbeRequests:
                     return f"it gave way to {waiting} waiting request{'s' if waiting > 1 else ''}"
                 patience -= time.monotonic() - looked
 
-        return reached
+        return why_to_end
 
     def _reference(self, prompt: FrozenPrompt, origin: Origin) -> ProbeAnswer:
         """The autoregressive answer: asked once, and kept for as long as the target stays."""

@@ -70,7 +70,7 @@ class ProbeRunner:
         PromptError where those are broken."""
         self._engine, self._settings, self._telemetry = engine, settings, telemetry
         self._ladder = ladder
-        self._prompts = FrozenPrompts.shipped() if prompts is None else prompts
+        self._prompts = FrozenPrompts.of_package() if prompts is None else prompts
         self._limits = limits or ProbeLimits()
         self._requests = ProbeRequests(engine, borrow, self._limits.answer)
         self.baselines = ProbeBaselines.of(self._prompts.probe)

@@ -145,16 +145,16 @@ class SavedState:
             timeless = _timeless(saved)
             if timeless == self._kept:
                 self.unsaved = ""
-                self._outage.ended(f"{self.path} has the present level again")
+                self._outage.clear(f"{self.path} has the present level again")
                 return
             self._store.save(saved.model_dump_json(indent=1))
         except (OSError, ValueError) as error:
             self._store.errors += 1
             self.unsaved = f"{self.path} cannot be saved: {getattr(error, 'strerror', None) or error}"
-            self._outage.began(f"{self.unsaved}; a restart would not know the present level", self.unsaved)
+            self._outage.report(f"{self.unsaved}; a restart would not know the present level", self.unsaved)
             return
         self.unsaved, self._kept = "", timeless
-        self._outage.ended(f"{self.path} can be saved again")
+        self._outage.clear(f"{self.path} can be saved again")
 
 
 def _timeless(saved: SavedLevels) -> str:

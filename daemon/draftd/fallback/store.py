@@ -212,9 +212,9 @@ class LearntFile:
         except (OSError, ValueError) as error:
             self._store.errors += 1
             why = getattr(error, "strerror", None) or str(error)
-            self._outage.began(f"{self._store.path} cannot be saved: {why}; a restart would learn it again", why)
+            self._outage.report(f"{self._store.path} cannot be saved: {why}; a restart would learn it again", why)
             return False
-        self._outage.ended(f"{self._store.path} can be saved again")
+        self._outage.clear(f"{self._store.path} can be saved again")
         return True
 
     def start(self, learnt: Callable[[], Mapping[str, Any] | None]) -> None:
@@ -240,4 +240,4 @@ class LearntFile:
                     self._kept = now
             except Exception as error:  # whatever it is, no request waits for this
                 self._store.errors += 1
-                self._outage.began("what was learnt cannot be saved", level=logging.ERROR, error=error)
+                self._outage.report("what was learnt cannot be saved", level=logging.ERROR, error=error)

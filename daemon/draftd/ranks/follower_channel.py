@@ -70,7 +70,7 @@ class FollowerChannel:
     def _may_return(self) -> bool:
         return bool(self._waiting) or self._ended or self._lost is not None
 
-    def executed(self, progress: Progress) -> None:
+    def report_progress(self, progress: Progress) -> None:
         if progress.records > self._progress.records:
             self._own.moved = time.monotonic()
         self._progress = progress

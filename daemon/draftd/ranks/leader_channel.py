@@ -101,7 +101,7 @@ class LeaderChannel:
             with receiver.writing:
                 self._write(receiver, data)
 
-    def executed(self, progress: Progress) -> None:
+    def report_progress(self, progress: Progress) -> None:
         if progress.records > self._own.records:
             self._vitals.moved = time.monotonic()
         self._own = progress

@@ -196,7 +196,7 @@ class TextRelay:
             cached_tokens=before.cached_tokens,
             arrival=before.arrival,
             scheduled=before.scheduled,
-            counts=before.counts.combined(after.counts, add),
+            counts=before.counts.combine(after.counts, add),
             gaps=before.gaps + after.gaps,
             remote=replace(before.remote or RemoteCounts(), failed_over=1),
         )

@@ -34,7 +34,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
 from draftd import __version__
-from draftd.clocks import elapsed
+from draftd.clocks import sleepless_seconds
 from draftd.telemetry import prometheus
 from draftd.telemetry.attributes import GROUP_ID, SERVER_PORT
 from draftd.telemetry.link import Link, WatchedExporter
@@ -194,8 +194,8 @@ def _resource(group: str, port: int | None) -> Resource:
 
 def process_uptime() -> Callable[[], float]:
     """What tells the seconds since this process began, sleep included."""
-    began = elapsed() - max(0.0, time.time() - psutil.Process().create_time())
-    return lambda: elapsed() - began
+    began = sleepless_seconds() - max(0.0, time.time() - psutil.Process().create_time())
+    return lambda: sleepless_seconds() - began
 
 
 def _variable(name: str) -> str:

@@ -182,13 +182,13 @@ class GrpcLink:
             if self._connection is not None and connection == self._connections:
                 self._connection.send(to_verifier(message))
 
-    def received(self) -> Sequence[FromLink]:
+    def take_messages(self) -> Sequence[FromLink]:
         with self._changed:
             messages = list(self._incoming)
             self._incoming.clear()
         return messages
 
-    def failed(self, why: str) -> None:
+    def count_late_verdict(self, why: str) -> None:
         with self._changed:
             if self._connection is None:  # it is lost, which was counted
                 return

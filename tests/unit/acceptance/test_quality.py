@@ -33,7 +33,7 @@ from tests.in_process_daemon import serving
 from tests.scripted import scripted_models
 from tests.synthetic_run import manifest, synthetic_run
 
-CANARIES = FrozenPrompts.shipped().canaries
+CANARIES = FrozenPrompts.of_package().canaries
 MODEL = pb.GetModelResponse(drafters=[DRAFT_MODEL], max_draft_tokens=4)
 
 

@@ -22,7 +22,7 @@ CHECK: dict[str, Any] = {"kind": "tool_call", "allowed": ["ring"], "name": "ring
 
 
 def test_shipped_probes_and_canaries_load_in_their_full_numbers() -> None:
-    shipped = FrozenPrompts.shipped()
+    shipped = FrozenPrompts.of_package()
     assert Counter(prompt.workload for prompt in shipped.probe) == dict.fromkeys(
         (WorkloadClass.CODE, WorkloadClass.TOOL_CALL, WorkloadClass.CHAT, WorkloadClass.PROSE), 4
     )
@@ -40,7 +40,7 @@ def test_shipped_prompts_are_not_among_the_benchmark_prompts() -> None:
         for file in (resources.files("draftd.models.nano") / "prompts").iterdir()
         for line in file.read_text(encoding="utf-8").splitlines()
     }
-    shipped = FrozenPrompts.shipped()
+    shipped = FrozenPrompts.of_package()
     questions = {prompt.messages[-1].content for prompt in (*shipped.probe, *shipped.canaries)}
     assert not questions & held_out
 

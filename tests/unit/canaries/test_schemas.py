@@ -15,7 +15,7 @@ from draftd.canaries.checkers import ExpectedToolCall, JsonObject
 from draftd.canaries.prompts import FrozenPrompts
 from draftd.canaries.schemas import mismatch, schema_of
 
-CANARIES = FrozenPrompts.shipped().canaries
+CANARIES = FrozenPrompts.of_package().canaries
 SOLD = JsonObject({"fruit": "string", "count": "integer", "price": "number", "ripe": "boolean"}, {})
 SCHEMA = schema_of(SOLD)
 BOOK = schema_of(ExpectedToolCall(frozenset({"stop", "book"}), "book", {"to": "Oslo", "seats": 2}))

@@ -62,10 +62,10 @@ def test_a_batch_that_was_not_measured_costs_what_as_many_positions_of_a_smaller
     costs = StepCosts(
         CalibratedCosts({1: 0.010}, {LOOKUP: verified, MODEL: {(1, 1): 0.012, (1, 3): 0.016, (1, 7): 0.024}})
     )
-    assert costs.drafted(LOOKUP, Batch(2), 3)[1:] == pytest.approx([0.013, 0.015, 0.017])
+    assert costs.by_depth(LOOKUP, Batch(2), 3)[1:] == pytest.approx([0.013, 0.015, 0.017])
     wider = 0.016 + 0.004
-    assert costs.drafted(MODEL, Batch(2), 3)[3] == pytest.approx(wider), "the draft's steps, and four positions more"
-    assert costs.drafted(LOOKUP, Batch(4), 3)[3] == pytest.approx(0.025), "beyond what was measured the line goes on"
+    assert costs.by_depth(MODEL, Batch(2), 3)[3] == pytest.approx(wider), "the draft's steps, and four positions more"
+    assert costs.by_depth(LOOKUP, Batch(4), 3)[3] == pytest.approx(0.025), "beyond what was measured the line goes on"
 
 
 def test_replay_beside_a_draft_is_as_far_off_as_its_steps() -> None:
@@ -76,8 +76,8 @@ def test_replay_beside_a_draft_is_as_far_off_as_its_steps() -> None:
         for _ in range(3):
             costs.learn(None, Batch(1), 0, 0.010)
         costs.learn(MODEL, Batch(1), 1, 1.4 * 0.011)
-    assert costs.drafted(LOOKUP, Batch(1), 4)[4] < 1.15 * 0.014
-    assert costs.drafted(LOOKUP, Batch(1), 4, beside=MODEL)[4] == pytest.approx(1.4 * 0.014, rel=0.1)
+    assert costs.by_depth(LOOKUP, Batch(1), 4)[4] < 1.15 * 0.014
+    assert costs.by_depth(LOOKUP, Batch(1), 4, beside=MODEL)[4] == pytest.approx(1.4 * 0.014, rel=0.1)
 
 
 def test_replayed_tokens_are_not_charged_to_a_steps_depth() -> None:
@@ -88,8 +88,8 @@ def test_replayed_tokens_are_not_charged_to_a_steps_depth() -> None:
     for _ in range(20):
         costs.learn(MODEL, Batch(1), 2, 0.018, replayed=2)
         blamed.learn(MODEL, Batch(1), 2, 0.018)
-    assert costs.drafted(MODEL, Batch(1), 2)[2] == pytest.approx(0.016)
-    assert blamed.drafted(MODEL, Batch(1), 2)[2] > 0.017
+    assert costs.by_depth(MODEL, Batch(1), 2)[2] == pytest.approx(0.016)
+    assert blamed.by_depth(MODEL, Batch(1), 2)[2] > 0.017
     assert costs.without_stall(MODEL, Batch(1), 2, 1.0, replayed=2) == pytest.approx(0.018 * 1.25)
 
 
@@ -97,13 +97,13 @@ PRICES = CalibratedCosts({1: 0.010, 4: 0.020}, {MODEL: {(1, 1): 0.012, (1, 4): 0
 
 
 def test_depths_that_were_not_measured_lie_between_those_that_were_and_beyond_on_their_line() -> None:
-    found = StepCosts(PRICES).drafted(MODEL, Batch(1), 6)
+    found = StepCosts(PRICES).by_depth(MODEL, Batch(1), 6)
     assert found == pytest.approx([0.010, 0.012, 0.014, 0.016, 0.018, 0.020, 0.022])
 
 
 def test_a_deeper_step_may_cost_less_and_none_costs_less_than_a_plain_one() -> None:
     odd = CalibratedCosts({1: 0.010}, {MODEL: {(1, 1): 0.009, (1, 2): 0.015, (1, 4): 0.012}})
-    found = StepCosts(odd).drafted(MODEL, Batch(1), 5)
+    found = StepCosts(odd).by_depth(MODEL, Batch(1), 5)
     assert found == pytest.approx([0.010, 0.010, 0.015, 0.0135, 0.012, 0.012])
 
 
@@ -113,7 +113,7 @@ def test_a_depth_that_costs_less_than_a_shallower_one_is_found() -> None:
     for _ in range(30):
         costs.learn(LOOKUP, Batch(4), 3, 0.030)
         costs.learn(LOOKUP, Batch(4), 4, 0.044)
-    found = costs.drafted(LOOKUP, Batch(4), 4)
+    found = costs.by_depth(LOOKUP, Batch(4), 4)
     assert found[3] == pytest.approx(0.030, rel=0.05)
     assert found[4] == pytest.approx(0.044, rel=0.05)
     assert found[2] > found[3]
@@ -121,10 +121,10 @@ def test_a_depth_that_costs_less_than_a_shallower_one_is_found() -> None:
 
 def test_a_machine_that_slows_down_makes_no_depth_that_was_not_tried_look_cheap() -> None:
     costs = StepCosts(PRICES)
-    before = costs.drafted(MODEL, Batch(1), 4)
+    before = costs.by_depth(MODEL, Batch(1), 4)
     for _ in range(400):  # only depth 4, which was measured, and what it costs is seen
         costs.learn(MODEL, Batch(1), 4, 0.036)
-    after = costs.drafted(MODEL, Batch(1), 4)
+    after = costs.by_depth(MODEL, Batch(1), 4)
     assert after[4] == pytest.approx(0.036, rel=0.02)
     ratios = [b / a for a, b in zip(before, after, strict=True)]
     assert ratios == pytest.approx([2.0] * 5, rel=0.25)
@@ -139,7 +139,7 @@ def test_draft_costs_are_learnt_from_few_plain_steps(off: float) -> None:
             costs.learn(None, Batch(1), 0, 0.010 * jitter)
         else:
             costs.learn(MODEL, Batch(1), 2, 0.014 * off * jitter)
-    found = costs.drafted(MODEL, Batch(1), 2)
+    found = costs.by_depth(MODEL, Batch(1), 2)
     assert found[2] / found[0] == pytest.approx(1.4 * off, rel=0.08)
 
 
@@ -172,12 +172,12 @@ def test_guessed_prices_do_not_judge_the_machines_speed() -> None:
     for _ in range(20):
         costs.learn(MODEL, Batch(1), 3, 0.012)
     assert costs.plain(Batch(1)) == pytest.approx(0.004, rel=0.3)
-    assert costs.drafted(MODEL, Batch(1), 3)[3] == pytest.approx(0.012, rel=0.15)
+    assert costs.by_depth(MODEL, Batch(1), 3)[3] == pytest.approx(0.012, rel=0.15)
 
 
 def test_context_makes_wide_steps_dearer_than_plain_ones() -> None:
     costs = StepCosts(CalibratedCosts({1: 0.010}, {MODEL: {(1, 1): 0.012}}, {0: 1e-6, 1: 5e-6}, 100))
-    near, far = costs.drafted(MODEL, Batch(1, 100), 1), costs.drafted(MODEL, Batch(1, 1100), 1)
+    near, far = costs.by_depth(MODEL, Batch(1, 100), 1), costs.by_depth(MODEL, Batch(1, 1100), 1)
     assert near == pytest.approx([0.010, 0.012])
     assert far == pytest.approx([0.011, 0.017])
 
@@ -202,7 +202,7 @@ def whole(calibration: Calibration) -> CalibratedCosts:
     calibration.begin()
     while calibration.pending:
         if (measured := calibration.step()) is not None:
-            found = found.updated(measured)
+            found = found.merge(measured)
     return found
 
 

@@ -157,13 +157,13 @@ def test_failed_explorations_wait_longer_each_time() -> None:
 
 def test_exploration_stays_within_its_budget() -> None:
     budget = ExplorationBudget(share=0.01)
-    budget.passed(1.0, 0.01)
+    budget.record_step(1.0, 0.01)
     assert budget.seconds == pytest.approx(0.02)
     for _ in range(100):
-        budget.passed(0.01, 0.01, ["this"])
+        budget.record_step(0.01, 0.01, ["this"])
     assert budget.due("this", 0.02)
     assert not budget.due("this", 0.05)
-    budget.tried(["this"], paid=False)
+    budget.schedule_retry(["this"], paid=False)
     assert not budget.due("this", 0.02)
     budget.lose(1.0, 0.01)
     assert budget.seconds == pytest.approx(-0.05), "bounded, so that it comes back"

@@ -96,7 +96,7 @@ def test_tokens_replayed_after_a_rejection_are_verified_again(sequences: list[li
             accepted = next((n for n, rate in enumerate(rates) if dice.random() >= rate), depth) if drafts else 0
             held[i] = 0 if accepted == depth or not drafts else held[i] + accepted + 1
             emitted += accepted + 1
-    found, missed = batch.replayed(depth, 0)
+    found, missed = batch.expected_replay(depth, 0)
     assert sum(found) == pytest.approx(1.0)
     again = sum(n * p for n, p in enumerate(found))
     assert again == pytest.approx(positions / steps, rel=0.05, abs=0.02)
@@ -154,40 +154,42 @@ def ended(lengths: AnswerLengths, *tokens: int, reason: FinishReason = FinishRea
     for one in tokens:
         over = sequence(emitted=one, **more)  # type: ignore[arg-type]
         over.finish = reason
-        lengths.finished(over)
+        lengths.learn(over)
 
 
 def test_before_any_was_seen_it_is_a_guess_and_never_more_than_it_may_be() -> None:
     lengths = AnswerLengths()
-    assert lengths.left(sequence()) == 128
-    assert lengths.left(sequence(allowed=50)) == 50
-    assert lengths.left(sequence(allowed=50, emitted=40)) == 10
+    assert lengths.expected_remaining(sequence()) == 128
+    assert lengths.expected_remaining(sequence(allowed=50)) == 50
+    assert lengths.expected_remaining(sequence(allowed=50, emitted=40)) == 10
 
 
 def test_expected_answer_length_approaches_its_classs_mean() -> None:
     lengths = AnswerLengths()
     ended(lengths, *[20] * 12)
-    assert lengths.left(sequence()) == pytest.approx(44, abs=3)
+    assert lengths.expected_remaining(sequence()) == pytest.approx(44, abs=3)
     ended(lengths, *[20] * 40)
-    assert lengths.left(sequence()) == pytest.approx(20, abs=6)
-    assert lengths.left(sequence(emitted=500)) == lengths.left(sequence()), "however long it is already"
-    assert lengths.left(sequence(CHAT)) == 128, "other kinds have lengths of their own"
+    assert lengths.expected_remaining(sequence()) == pytest.approx(20, abs=6)
+    assert lengths.expected_remaining(sequence(emitted=500)) == lengths.expected_remaining(sequence()), (
+        "however long it is already"
+    )
+    assert lengths.expected_remaining(sequence(CHAT)) == 128, "other kinds have lengths of their own"
 
 
 def test_old_answer_lengths_are_forgotten_over_time() -> None:
     lengths = AnswerLengths()
     ended(lengths, *[20] * 300, *[200] * 300)
-    assert lengths.left(sequence()) > 190
+    assert lengths.expected_remaining(sequence()) > 190
 
 
 @pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.DEADLINE, FinishReason.ERROR])
 def test_an_answer_that_was_broken_off_says_nothing(reason: FinishReason) -> None:
     lengths = AnswerLengths()
     ended(lengths, *[3] * 50, reason=reason)
-    assert lengths.left(sequence()) == 128
+    assert lengths.expected_remaining(sequence()) == 128
 
 
 def test_nor_does_what_the_daemon_asks_itself() -> None:
     lengths = AnswerLengths()
     ended(lengths, *[3] * 50, origin=Origin.PROBE)
-    assert lengths.left(sequence()) == 128
+    assert lengths.expected_remaining(sequence()) == 128

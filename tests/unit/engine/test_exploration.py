@@ -89,15 +89,15 @@ def test_the_price_follows_a_machine_that_has_become_slower_while_all_draft(cloc
 
 def test_a_plain_step_that_is_not_pipelined_is_no_measurement() -> None:
     one = PlainMeasurement(1.0)
-    one.passed(2.0, drafting=True, pipelined=False)
+    one.record_step(2.0, drafting=True, pipelined=False)
     assert one.begins([])
-    one.passed(0.1, drafting=True, pipelined=False)
+    one.record_step(0.1, drafting=True, pipelined=False)
     assert not one.steps_left, "it is given up"
     assert not one.begins([]), "and comes again in its time"
 
 
 def test_steps_that_are_plain_anyway_are_measurement_enough() -> None:
     one = PlainMeasurement(1.0)
-    one.passed(5.0, drafting=True, pipelined=False)
-    one.passed(0.1, drafting=False, pipelined=True)
+    one.record_step(5.0, drafting=True, pipelined=False)
+    one.record_step(0.1, drafting=False, pipelined=True)
     assert not one.begins([])

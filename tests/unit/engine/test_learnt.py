@@ -47,7 +47,7 @@ def test_learnt_costs_are_scaled_to_a_machine_of_another_speed() -> None:
     costs = StepCosts(learnt.prices)
     costs.calibrate(CalibratedCosts({1: 3 * where.plain(1)}))
     assert costs.plain(Batch(1)) == pytest.approx(3 * where.plain(1), rel=0.05)
-    assert costs.drafted(DRAFT_MODEL, Batch(1), 4)[4] == pytest.approx(3 * where.round(1, 4), rel=0.1)
+    assert costs.by_depth(DRAFT_MODEL, Batch(1), 4)[4] == pytest.approx(3 * where.round(1, 4), rel=0.1)
     depth = DepthControl(costs, MOST, acceptance=learnt.rates(MOST + 1))
     rates = depth.acceptance.rates((DRAFT_MODEL, False, False, WorkloadClass.CODE))
     assert rates[0] == pytest.approx(0.9, abs=0.06)
@@ -62,10 +62,10 @@ def test_learnt_remote_costs_are_used_for_the_same_verifier() -> None:
     first.follow(MODEL)
     sequence = DecodeSequence.of(replace(request([1, 2, 3], automatic(4)), workload=workload), Collected(), 100)
     for _ in range(20):
-        first.costs.verified(0, 0.01)
-        first.costs.verified(4, 0.016)
-        first.costs.streamed(workload, 16, 0.08, drafted=True)
-        first.costs.drafted(kind, 4, 0.004)
+        first.costs.learn_verify(0, 0.01)
+        first.costs.learn_verify(4, 0.016)
+        first.costs.learn_streaming(workload, 16, 0.08, drafted=True)
+        first.costs.learn_draft(kind, 4, 0.004)
         first.acceptance.learn(sequence, kind, 4, 4)
     document = json.loads(json.dumps(replace(trained()[1], remote=first.learnt()).to_document()))
     again, other = RemoteControl(RemoteLimits()), RemoteControl(RemoteLimits())
@@ -74,10 +74,10 @@ def test_learnt_remote_costs_are_used_for_the_same_verifier() -> None:
     again.follow(replace(MODEL, step_seconds=0.02))  # half as fast as it was
     times = again.costs.times(0.015, kind, 4, workload)
     assert (times.plain, times.verify[4], times.draft) == pytest.approx((0.01, 0.032, 0.001))
-    assert not again.costs.unmeasured(workload)
+    assert not again.costs.streaming_unmeasured(workload)
     assert again.acceptance.rates((kind, False, False, workload))[0] > 0.85
     other.follow(replace(MODEL, fingerprint="0" * 64))
-    assert other.costs.unmeasured(workload)
+    assert other.costs.streaming_unmeasured(workload)
     assert not other.acceptance.evidence
 
 

@@ -15,7 +15,7 @@ import pytest
 from draftd.engine.cache.batched import CacheLayout
 from draftd.engine.pair import LoadedModels
 from draftd.engine.ranks.caches import lead
-from draftd.engine.ranks.channel import Op, Progress, RanksLost, RecordError, decoded, encoded
+from draftd.engine.ranks.channel import Op, Progress, RanksLost, RecordError, decode_record, encode_record
 from draftd.engine.ranks.follower import FollowerCaches
 from draftd.engine.ranks.group import RankGroup, join_group
 from draftd.engine.ranks.model_shard import PIPELINE, TENSOR, ModelShard, share_of
@@ -39,12 +39,12 @@ class Mirror:
         self.fails: Op | None = None
 
     def send(self, record: bytes) -> None:
-        if decoded(record)[0] is self.fails:
+        if decode_record(record)[0] is self.fails:
             raise RanksLost(Loss.DIED, "rank 1 is gone")
         self.sent.append(record)
         self.follower.execute(record)
 
-    def executed(self, progress: Progress) -> None:
+    def report_progress(self, progress: Progress) -> None:
         self.progress = progress.records
 
 
@@ -73,14 +73,14 @@ class Agreeing(RankGroup):
 
 
 def test_a_record_comes_as_it_was_sent_or_not_at_all() -> None:
-    data = encoded(Op.RESTORE, 3, (5, 1 << 40), [])
-    assert decoded(data) == (Op.RESTORE, [3, [5, 1 << 40], []])
+    data = encode_record(Op.RESTORE, 3, (5, 1 << 40), [])
+    assert decode_record(data) == (Op.RESTORE, [3, [5, 1 << 40], []])
     for at in range(len(data)):
         with pytest.raises(RecordError):
-            decoded(data[:at])
+            decode_record(data[:at])
     for wrong in (b"{}", b"7", b"[7]", b'["erase"]', b"\xff"):
         with pytest.raises(RecordError, match="is no record"):
-            decoded(wrong)
+            decode_record(wrong)
 
 
 def test_each_operation_has_a_method_of_a_follower() -> None:

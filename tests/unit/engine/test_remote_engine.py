@@ -45,10 +45,10 @@ class LiveLink(ScriptedLink):
         with self.lock:
             super().send(message, connection)
 
-    def received(self):
+    def take_messages(self):
         with self.lock:
             self.asked += 1
-            return super().received()
+            return super().take_messages()
 
     def _carry_on(self) -> None:
         while not self._closed.wait(0.001):

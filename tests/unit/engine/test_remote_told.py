@@ -81,7 +81,7 @@ def test_drafting_pays_below_the_round_trip_that_the_rule_gives() -> None:
 
 def test_streamed_tokens_that_arrive_at_once_tell_no_pace() -> None:
     costs = RemoteCosts(0.01)
-    assert not costs.streamed(WorkloadClass.CODE, 16, 0.0, drafted=True)
+    assert not costs.learn_streaming(WorkloadClass.CODE, 16, 0.0, drafted=True)
     assert costs.streaming(WorkloadClass.CODE) == 0.01
-    assert costs.streamed(WorkloadClass.CODE, 16, 0.08, drafted=True)
+    assert costs.learn_streaming(WorkloadClass.CODE, 16, 0.08, drafted=True)
     assert costs.streaming(WorkloadClass.CODE) == pytest.approx(0.005)

@@ -102,6 +102,6 @@ def test_a_price_that_is_off_is_within_a_quarter_after_64_steps_that_show_it(off
             costs.learn(None, Batch(1), 0, truth[0] * (1.0 if drafting else off))
         if drafting:
             costs.learn(PROMPT_LOOKUP, Batch(1), 4, off * truth[4])
-    cost = costs.drafted(PROMPT_LOOKUP, Batch(1), 4)[4] if drafting else costs.plain(Batch(1))
+    cost = costs.by_depth(PROMPT_LOOKUP, Batch(1), 4)[4] if drafting else costs.plain(Batch(1))
     wrong = cost / (off * truth[4 if drafting else 0])
     assert 0.8 < wrong < 1.25

@@ -30,8 +30,8 @@ class Seam:
     def open(self, sequence: int, options: SequenceOptions) -> int | None:
         return self._inner.open(sequence, options)
 
-    def known(self, tokens: Sequence[int]) -> int | None:
-        return self._inner.known(tokens)
+    def cached_prefix(self, tokens: Sequence[int]) -> int | None:
+        return self._inner.cached_prefix(tokens)
 
     def fork(self, sequence: int, length: int) -> None:
         self._inner.fork(sequence, length)

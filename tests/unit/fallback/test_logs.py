@@ -42,11 +42,11 @@ def test_a_few_changes_are_told_at_once() -> None:
 def test_an_outage_is_logged_once_for_each_cause(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     outage = OutageLog(LOG, Clock())
-    outage.ended("it works again")
+    outage.clear("it works again")
     for why in ("refused", "refused", "status 401", "status 401"):
-        outage.began(f"no alerts: {why}", why)
-    outage.ended("it works again")
-    outage.ended("it works again")
+        outage.report(f"no alerts: {why}", why)
+    outage.clear("it works again")
+    outage.clear("it works again")
     assert caplog.messages == ["no alerts: refused", "no alerts: status 401", "it works again"]
 
 
@@ -55,12 +55,12 @@ def test_an_outage_that_flaps_ends_on_a_true_line(caplog: pytest.LogCaptureFixtu
     clock = Clock()
     outage = OutageLog(LOG, clock)
     for _ in range(100):
-        outage.began("no alerts")
-        outage.ended("it works again")
-    outage.began("no alerts")
+        outage.report("no alerts")
+        outage.clear("it works again")
+    outage.report("no alerts")
     assert len(caplog.messages) == 10
     clock.now += 30
-    outage.began("no alerts")
+    outage.report("no alerts")
     assert caplog.messages[-1] == "no alerts (190 more changes since the last line)"
 
 

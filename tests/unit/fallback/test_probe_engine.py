@@ -34,7 +34,7 @@ from tests.wait_until import loaded, until
 LADDER = ladder_levels(4, (2,), DRAFT_MODEL, (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP))
 FULL, SHORT, LIGHT, LOOKUP, PLAIN = LADDER
 SECONDS = 120.0
-SHIPPED = FrozenPrompts.shipped()
+SHIPPED = FrozenPrompts.of_package()
 
 
 def few(tokens: int = 24) -> FrozenPrompts:

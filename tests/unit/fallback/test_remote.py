@@ -162,7 +162,7 @@ def test_remote_levels_are_refused_without_a_remote() -> None:
 
 @pytest.mark.parametrize("level", RemoteLevel)
 def test_a_level_allows_no_more_than_it_says(level: RemoteLevel) -> None:
-    allowed = [level.allowed(one) for one in (Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE)]
+    allowed = [level.restrict(one) for one in (Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE)]
     best = [Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE][: level + 1]
     assert allowed == [*best, *[best[-1]] * (2 - level)]
     assert REMOTE_LADDER[2 - level].kind is level

@@ -38,7 +38,7 @@ class ExecutingFollower:
             while (record := self._receiver.receive()) is not None:
                 self.going.wait()
                 self.records.append(record)
-                self._receiver.executed(Progress(len(self.records), 7, collective_seconds=0.5))
+                self._receiver.report_progress(Progress(len(self.records), 7, collective_seconds=0.5))
             self.ended = True
 
 
@@ -53,7 +53,7 @@ class Group:
         for _ in range(count):
             self.leader.send(b"record %d" % self.leader.records)
             if executes:
-                self.leader.executed(Progress(self.leader.records, 3, collective_seconds=0.25))
+                self.leader.report_progress(Progress(self.leader.records, 3, collective_seconds=0.25))
 
 
 @contextlib.contextmanager

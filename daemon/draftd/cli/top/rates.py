@@ -79,7 +79,7 @@ def between(before: StatusSnapshot, after: StatusSnapshot) -> Rates | None:
     old, new, seconds = before.status, after.status, after.at - before.at
     if seconds <= 0 or old.started != new.started:
         return None
-    counts = _counts(new).combined(_counts(old), operator.sub)
+    counts = _counts(new).combine(_counts(old), operator.sub)
     return Rates(
         seconds,
         tokens_per_second=counts.emitted / seconds,

@@ -34,7 +34,7 @@ class AcceptanceEvidence:
         self.drafted, self.accepted = [0.0] * DEEPEST, [0.0] * DEEPEST
 
     @classmethod
-    def restored(
+    def from_saved(
         cls, key: Key, drafted: Sequence[float], accepted: Sequence[float], share: float
     ) -> AcceptanceEvidence:
         """The saved evidence, of which only `share` counts."""
@@ -70,12 +70,12 @@ class Acceptance:
             rates = self._rates[key] = self._estimate(key)
         return rates
 
-    def expected(self, sequence: DecodeSequence, kind: DrafterName, most: int) -> list[float]:
+    def expected_tokens(self, sequence: DecodeSequence, kind: DrafterName, most: int) -> list[float]:
         """Tokens that a step is expected to give this sequence, by how many this drafter drafts: 0 to `most`."""
         own = sequence.evidence.get(kind)
-        return emitted(self.rates(sequence.evidence_key(kind)), 1.0 if own is None else own.odds, most)
+        return expected_by_depth(self.rates(sequence.evidence_key(kind)), 1.0 if own is None else own.odds, most)
 
-    def drafted(self, key: Key, position: int) -> float:
+    def drafted_count(self, key: Key, position: int) -> float:
         """How often `position`, from 1 on, was drafted lately."""
         evidence = self.evidence.get(key)
         return evidence.drafted[position - 1] if evidence else 0.0
@@ -135,7 +135,7 @@ def _clamp(rate: float) -> float:
     return _LEAST if rate < _LEAST else _MOST if rate > _MOST else rate
 
 
-def emitted(rates: Sequence[float], odds: float, most: int) -> list[float]:
+def expected_by_depth(rates: Sequence[float], odds: float, most: int) -> list[float]:
     """Expected tokens of a step that drafts k = 0 to `most`: 1 + Σ_{j≤k} Π_{i≤j} a_i, each a_i's odds times `odds`.
 
     Leviathan et al. 2023, arXiv 2211.17192, equation 1, with a rate for each position in place of one for all."""
@@ -156,7 +156,7 @@ class AnswerLengths:
     def __init__(self) -> None:
         self._sums: dict[WorkloadClass, tuple[float, float]] = {}  # answers, and their tokens
 
-    def finished(self, sequence: DecodeSequence) -> None:
+    def learn(self, sequence: DecodeSequence) -> None:
         """Only an answer of a client that was not broken off says how long answers are."""
         request = sequence.request
         if request.origin is not Origin.CLIENT or sequence.finish not in (FinishReason.STOP, FinishReason.LENGTH):
@@ -165,7 +165,7 @@ class AnswerLengths:
         keep = 1 - 1 / _LENGTH_MEMORY
         self._sums[request.workload] = (answers * keep + 1, tokens * keep + sequence.emitted)
 
-    def left(self, sequence: DecodeSequence) -> float:
+    def expected_remaining(self, sequence: DecodeSequence) -> float:
         """Tokens that it is expected to emit yet: the mean length of its class, however many it has emitted, because
         lengths scatter as widely as that (an exponential distribution has no memory); never more than it may, or than
         its peer lets it."""

@@ -18,7 +18,7 @@ from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths
 from draftd.engine.depth.costs import DEEPEST, Batch, StepCosts
 from draftd.engine.depth.estimate import BestDepths, DepthCandidate, StepEstimate
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
-from draftd.engine.depth.saved import LearntCosts, counted
+from draftd.engine.depth.saved import LearntCosts, to_counted
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.limits import MOST_REPLAYED
 from draftd.engine.sequence import DecodeSequence
@@ -175,15 +175,15 @@ class DepthControl:
             elif kind is None or depth <= 0:
                 others += 1
             else:
-                others += self.acceptance.expected(sequence, kind, min(depth, self._deepest))[-1]
+                others += self.acceptance.expected_tokens(sequence, kind, min(depth, self._deepest))[-1]
                 fixed_depth = max(fixed_depth, depth)
                 if kind not in _COST_NOTHING:
                     fixed_steps, weights = max(fixed_steps, depth), weights or kind
         batch = _batch(sequences)
         deepest = min(max(self._deepest, fixed_depth) + 1, DEEPEST)
         widest = min(2 * deepest, DEEPEST) if self._replays else deepest
-        lookup = self.costs.drafted(PROMPT_LOOKUP, batch, widest, weights if self._replays else None)
-        draft = lookup if weights is None else self.costs.drafted(weights, batch, deepest)
+        lookup = self.costs.by_depth(PROMPT_LOOKUP, batch, widest, weights if self._replays else None)
+        draft = lookup if weights is None else self.costs.by_depth(weights, batch, deepest)
         return StepEstimate(batch, candidates, others, fixed_depth, fixed_steps, draft, lookup, self._replays)
 
     def _candidate(
@@ -197,12 +197,12 @@ class DepthControl:
             candidate.drafter, candidate.key = kind, sequence.evidence_key(kind)
             candidate.ready = behind is not None and behind <= _LAG
             candidate.prefill_seconds = tokens * self._prefill_seconds(kind)
-            candidate.draft = self.acceptance.expected(sequence, kind, most + 1)
+            candidate.draft = self.acceptance.expected_tokens(sequence, kind, most + 1)
         allowed = sequence.drafters
         for weightless in _WEIGHTLESS:
             usable = weightless in allowed and weightless in drafters
             if usable and (reach := drafters[weightless].reach(sequence, most)):
-                expected = self.acceptance.expected(sequence, weightless, reach)
+                expected = self.acceptance.expected_tokens(sequence, weightless, reach)
                 if expected[-1] > candidate.lookup[-1]:
                     candidate.weightless, candidate.lookup = weightless, expected
         return candidate
@@ -258,7 +258,7 @@ class DepthControl:
         """Whether the time that the drafter takes for these texts is won back with the tokens that are left to them."""
         if not then.depth or then.rate < now.rate * WORTH:
             return False
-        tokens = size * max(min(_HORIZON, self.lengths.left(c.sequence)) for c in waiting)
+        tokens = size * max(min(_HORIZON, self.lengths.expected_remaining(c.sequence)) for c in waiting)
         return tokens / now.rate - tokens / then.rate > sum(c.prefill_seconds for c in waiting)
 
     def catch_up(self, drafters: Mapping[DrafterName, Drafter], chunk: int) -> None:
@@ -289,13 +289,13 @@ class DepthControl:
             self.costs.learn(costed, batch, width, seconds, done.replayed)
         elif seconds is not None and self._started and pipelined:
             self.costs.learn(None, batch, 0, seconds)
-        self._measurement.passed(seconds or 0.0, drafting=drafting, pipelined=pipelined)
+        self._measurement.record_step(seconds or 0.0, drafting=drafting, pipelined=pipelined)
         for sequence, result, draft in zip(sequences, done.sequences, plan.sequences, strict=True):
             if result.drafted and draft.drafter is not None and sequence.request.origin is Origin.CLIENT:
                 self.acceptance.learn(sequence, draft.drafter, result.drafted, len(result.accepted))
         if width:
             self.acceptance.refresh()
-        self._explorer.passed(self._trial, done, seconds or 0.0, self.costs.plain(batch))
+        self._explorer.record_step(self._trial, done, seconds or 0.0, self.costs.plain(batch))
         if self.costs.regime_changes != self._regime_changes:
             self._regime_changes = self.costs.regime_changes
             self._explorer.budget.reset_waits()
@@ -314,9 +314,9 @@ class DepthControl:
     def learnt(self) -> LearntCosts:
         """To be saved."""
         costs, prices = self.costs, self.costs.prices
-        sources = {(kind, size): costs.known(kind, size) for kind in prices.drafted for size in prices.plain}
+        sources = {(kind, size): costs.source(kind, size) for kind in prices.drafted for size in prices.plain}
         return LearntCosts(
-            prices, counted(self.acceptance), None, costs.offsets(), costs.speed, sources, costs.measured
+            prices, to_counted(self.acceptance), None, costs.offsets(), costs.speed, sources, costs.measured
         )
 
     def drafter_replaced(self, kind: DrafterName, sequences: Sequence[DecodeSequence]) -> None:

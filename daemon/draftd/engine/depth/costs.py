@@ -57,7 +57,7 @@ class CalibratedCosts:
     context: int = 0
     prefill: Mapping[DrafterName, float] = field(default_factory=dict)
 
-    def updated(self, measured: CalibratedCosts) -> CalibratedCosts:
+    def merge(self, measured: CalibratedCosts) -> CalibratedCosts:
         """What was `measured` now, in place of what these have of the same batch sizes. The other sizes are brought to
         the machine speed of now, which plain steps of the smallest size that both have tell."""
         common = min(self.plain.keys() & measured.plain.keys(), default=None)
@@ -151,7 +151,7 @@ class StepCosts:
         """Seconds of a pipelined step that drafts nothing; a guess where nothing was measured."""
         return self._cost(self._curve(None, batch.size, batch.sampled), 0, batch)
 
-    def drafted(
+    def by_depth(
         self, drafter: DrafterName, batch: Batch, deepest: int, beside: DrafterName | None = None
     ) -> list[float]:
         """Seconds of a step by depth, the deepest sequence's: 0, a plain one, to `deepest`. None costs less than that;
@@ -255,7 +255,7 @@ class StepCosts:
     def calibrate(self, measured: CalibratedCosts) -> None:
         """Takes the prices that a calibration has `measured` just now, whole batch sizes. What steps have told of these
         sizes is forgotten."""
-        self.prices, self.measured = self.prices.updated(measured), True
+        self.prices, self.measured = self.prices.merge(measured), True
         self._speed, self._regime, self.unexplained = _Offset(variance=_UNMEASURED), 0.0, False
         self.calibrated |= measured.plain.keys()
         kept = {key: curve for key, curve in self._curves.items() if key[1] not in measured.plain}
@@ -265,7 +265,7 @@ class StepCosts:
             curve.offset, curve.depths, curve.steps = before.offset, before.depths, before.steps
             curve.refresh()
 
-    def known(self, drafter: DrafterName, batch: int) -> CostSource:
+    def source(self, drafter: DrafterName, batch: int) -> CostSource:
         """The origin of the prices of this drafter's greedy steps."""
         curve = self._curves.get((drafter, batch, False))
         if curve is not None and curve.steps >= _IN_A_ROW:
@@ -324,9 +324,9 @@ class StepCosts:
 
     def _calibrated_curve(self, drafter: DrafterName | None, batch: int) -> _Curve:
         prices, growth = self.prices, [0.0] * (DEEPEST + 1)
-        plain = interpolated(prices.plain, batch) if prices.plain else _GUESS_SECONDS
+        plain = interpolate(prices.plain, batch) if prices.plain else _GUESS_SECONDS
         if prices.growth:
-            growth = [max(0.0, interpolated(prices.growth, depth)) for depth in range(DEEPEST + 1)]
+            growth = [max(0.0, interpolate(prices.growth, depth)) for depth in range(DEEPEST + 1)]
         if drafter is None:
             return _Curve([plain], growth[:1], _Offset(seen=self._seconds))
         # another's costs are better than none
@@ -338,11 +338,11 @@ class StepCosts:
             costs, points, verified = prices.drafted[nearest], {0: plain}, _by_positions(prices)
             for depth in sorted({depth for _, depth in costs}):
                 sizes = {size: seconds for (size, d), seconds in costs.items() if d == depth}
-                points[depth] = interpolated(sizes, batch)
+                points[depth] = interpolate(sizes, batch)
                 if (largest := max(sizes)) < batch:  # more to verify, in one sequence or in several
-                    wide, narrow = (interpolated(verified, n * (depth + 1), beyond=True) for n in (batch, largest))
+                    wide, narrow = (interpolate(verified, n * (depth + 1), beyond=True) for n in (batch, largest))
                     points[depth] += wide - narrow
-            base = [interpolated(points, depth, beyond=True) for depth in range(1, DEEPEST + 1)]
+            base = [interpolate(points, depth, beyond=True) for depth in range(1, DEEPEST + 1)]
             measured = {depth for size, depth in costs if size == batch}
         variance = _MEASURED if nearest == drafter else _UNMEASURED
         depths = [_DEPTH if depth in measured else _INTERPOLATED for depth in range(1, DEEPEST + 1)]
@@ -360,7 +360,7 @@ def _index(depth: int) -> int:
     return max(0, min(depth, DEEPEST) - 1)
 
 
-def interpolated(points: Mapping[int, float], at: float, beyond: bool = False) -> float:
+def interpolate(points: Mapping[int, float], at: float, beyond: bool = False) -> float:
     """Interpolates linearly; outside of what was measured the nearest value, or with `beyond` the last line goes on."""
     if at in points:
         return points[int(at)]

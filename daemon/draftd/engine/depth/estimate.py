@@ -42,7 +42,7 @@ class DepthCandidate:
         """Expected of a step that drafts so deep, by whichever of the two promises more."""
         return max(self.draft[min(depth, self.most)], self.lookup[min(lookup, len(self.lookup) - 1)])
 
-    def reached(self, depth: int, lookup: int) -> list[float]:
+    def prefix_probabilities(self, depth: int, lookup: int) -> list[float]:
         """Probability that its first r drafted tokens are all accepted, for r from 0 to as many as it drafts."""
         draft = self.draft[: 1 + (min(depth, self.most) if self.drafter is not None else 0)]
         chosen = max(draft, self.lookup[: lookup + 1], key=lambda tokens: tokens[-1])
@@ -86,7 +86,7 @@ class StepEstimate:
         drafted, width = self._draft_seconds(depth, lookup)
         if not (self.replays and width):
             return self.lookup_seconds[width] + drafted
-        last, wider = len(self.lookup_seconds) - 1, self.replayed(depth, lookup)[0]
+        last, wider = len(self.lookup_seconds) - 1, self.expected_replay(depth, lookup)[0]
         return drafted + sum(p * self.lookup_seconds[min(width + n, last)] for n, p in enumerate(wider))
 
     def _draft_seconds(self, depth: int, lookup: int) -> tuple[float, int]:
@@ -95,7 +95,7 @@ class StepEstimate:
         width = max(steps, lookup, self.fixed_depth)
         return (self.draft_seconds[width] - self.lookup_seconds[width]) * steps / width if steps else 0.0, width
 
-    def replayed(self, depth: int, lookup: int) -> tuple[list[float], float]:
+    def expected_replay(self, depth: int, lookup: int) -> tuple[list[float], float]:
         """Expected of a step, where every one drafts so: the probabilities that the widest sequence is wider than its
         draft by n positions, n from 0 on, and how many tokens are missed by sequences that draft nothing, because they
         have too many to replay."""
@@ -103,7 +103,7 @@ class StepEstimate:
             return cached
         under, missed = [1.0] * MOST_REPLAYED, 0.0  # `under`: the probability that none is wider by more than so many
         for c in self.candidates:
-            reached = c.reached(depth, lookup)
+            reached = c.prefix_probabilities(depth, lookup)
             own, nothing = _replays(tuple(reached))
             under = [p * own_p for p, own_p in zip(under, own, strict=True)]
             missed += nothing * sum(reached[1:])
@@ -129,7 +129,7 @@ class StepEstimate:
                     drafted, width = self._draft_seconds(depth, lookup)
                     if tokens <= best.rate * (drafted + min(self.lookup_seconds[width:])):
                         continue  # what is replayed, which takes long to work out, makes it no better
-                    tokens -= self.replayed(depth, lookup)[1]
+                    tokens -= self.expected_replay(depth, lookup)[1]
                 seconds = self.seconds(depth, lookup)
                 if best is None or tokens * best.seconds > best.tokens * seconds:
                     best = BestDepths(depth, lookup, tokens, seconds)

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from draftd.core import DrafterName
-from draftd.engine.depth.acceptance_rates import Acceptance, emitted
+from draftd.engine.depth.acceptance_rates import Acceptance, expected_by_depth
 from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.estimate import BestDepths, DepthCandidate, StepEstimate
 from draftd.engine.sequence import DecodeSequence
@@ -39,7 +39,7 @@ class ExplorationBudget:
     def seconds(self) -> float:
         return self._seconds or 0.0
 
-    def passed(self, seconds: float, plain: float, idle: Iterable[Hashable] = ()) -> None:
+    def record_step(self, seconds: float, plain: float, idle: Iterable[Hashable] = ()) -> None:
         """A step took `seconds`, a plain one takes `plain`; `idle` were not tried in it. One step's time is given in
         advance."""
         self._passed += seconds
@@ -59,7 +59,7 @@ class ExplorationBudget:
         """Steps between two tries of it."""
         return self._waits.get(what, (0, _FIRST_WAIT))[1]
 
-    def tried(self, what: Iterable[Hashable], *, paid: bool, again: bool = False) -> None:
+    def schedule_retry(self, what: Iterable[Hashable], *, paid: bool, again: bool = False) -> None:
         """`again`: it is to be tried again at once, as its cost was not what it was taken for."""
         for subject in what:
             wait = (
@@ -102,7 +102,7 @@ class PlainMeasurement:
             self._drafting = 0.0
         return begins
 
-    def passed(self, seconds: float, *, drafting: bool, pipelined: bool) -> None:
+    def record_step(self, seconds: float, *, drafting: bool, pipelined: bool) -> None:
         """A step is over. `drafting`: a sequence has something to draft; `pipelined`: the next one was started ahead. A
         measurement that cannot be pipelined is given up."""
         if not drafting:
@@ -161,7 +161,7 @@ class Explorer:
         trial, self._over = self._over, None
         if trial is not None:
             pays = max(best.depth, best.lookup) >= trial.paid_from
-            self.budget.tried(trial.keys, paid=self._surpassed or pays, again=self._cheaper and not pays)
+            self.budget.schedule_retry(trial.keys, paid=self._surpassed or pays, again=self._cheaper and not pays)
         if best.depth or best.lookup:
             self._prepared = None
             return None if best.lookup else self._neighbour(estimate, best)
@@ -209,7 +209,7 @@ class Explorer:
         if not able:
             return None
         depth = max(len(c.lookup) for c in able) - 1
-        hoped = emitted([_PERFECT] * depth, 1.0, depth)
+        hoped = expected_by_depth([_PERFECT] * depth, 1.0, depth)
         hopes = [estimate.tokens([hoped[: len(c.lookup)] for c in able], d) for d in range(depth + 1)]
         uncertain = self._costs.uncertainty(able[0].weightless, estimate.batch, depth)
         paying = [d for d in range(1, depth + 1) if hopes[d] > best.rate * estimate.seconds(0, d) * WORTH]
@@ -228,7 +228,7 @@ class Explorer:
         """Whether drafts that are nearly always accepted would pay, if they cost as little as they may."""
         deepest, kind = max(c.most for c in able), able[0].drafter
         assert kind is not None
-        hopes = [emitted([_PERFECT] * deepest, 1.0, deepest)] * len(able)
+        hopes = [expected_by_depth([_PERFECT] * deepest, 1.0, deepest)] * len(able)
         for depth in range(1, deepest + 1):
             uncertain = self._costs.uncertainty(kind, estimate.batch, depth)
             if estimate.tokens(hopes, depth) > best.rate * estimate.seconds(depth) * math.exp(-uncertain) * WORTH:
@@ -241,11 +241,11 @@ class Explorer:
         for c in chosen:
             assert c.key is not None
             rates = [
-                min(_PERFECT, rate + _BONUS / math.sqrt(self._acceptance.drafted(c.key, i) + 1))
+                min(_PERFECT, rate + _BONUS / math.sqrt(self._acceptance.drafted_count(c.key, i) + 1))
                 for i, rate in enumerate(self._acceptance.rates(c.key)[: c.most], 1)
             ]
             own = c.sequence.evidence.get(c.key[0])
-            hopes.append(emitted(rates, 1.0 if own is None else own.odds, c.most))
+            hopes.append(expected_by_depth(rates, 1.0 if own is None else own.odds, c.most))
         for depth in range(1, max(c.most for c in chosen) + 1):
             if estimate.tokens(hopes, depth) > best.rate * estimate.seconds(depth):
                 return depth
@@ -267,7 +267,7 @@ class Explorer:
                 at = min(depth, c.most)
                 if at > 1 and depth > best.depth and c.key is not None:
                     reach = c.draft[at - 1] - c.draft[at - 2]
-                    hope += reach * _BONUS / math.sqrt(self._acceptance.drafted(c.key, at) + 1)
+                    hope += reach * _BONUS / math.sqrt(self._acceptance.drafted_count(c.key, at) + 1)
             uncertainty = self._costs.depth_uncertainty(first.drafter, estimate.batch, depth)
             if hope < best.rate * seconds * math.exp(-uncertainty):
                 continue
@@ -275,9 +275,9 @@ class Explorer:
                 return _trial((what,), estimate, drafting, depth, depth, best)
         return None
 
-    def passed(self, trial: Trial | None, done: DecodeStep, seconds: float, plain: float) -> None:
+    def record_step(self, trial: Trial | None, done: DecodeStep, seconds: float, plain: float) -> None:
         """A step is over, in which `trial` was made: what that lost or gained, and what may be lost from here on."""
-        self.budget.passed(seconds, plain, self._idle if trial is None else ())
+        self.budget.record_step(seconds, plain, self._idle if trial is None else ())
         if trial is None:
             return
         tokens = sum(len(result.accepted) + 1 for result in done.sequences)

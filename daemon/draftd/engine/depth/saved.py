@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from draftd.core import DrafterName, WorkloadClass
-from draftd.engine.depth.acceptance_rates import Acceptance, AcceptanceEvidence, emitted
+from draftd.engine.depth.acceptance_rates import Acceptance, AcceptanceEvidence, expected_by_depth
 from draftd.engine.depth.costs import DEEPEST, Batch, CalibratedCosts, CostSource, Offsets, StepCosts
 from draftd.engine.depth.estimate import best_depth
 from draftd.engine.sequence import Key
@@ -77,7 +77,7 @@ Counted = Mapping[Key, tuple[tuple[float, ...], tuple[float, ...]]]
 """Tokens drafted, and those accepted, by position."""
 
 
-def counted(acceptance: Acceptance) -> Counted:
+def to_counted(acceptance: Acceptance) -> Counted:
     return {key: (tuple(e.drafted), tuple(e.accepted)) for key, e in acceptance.evidence.items()}
 
 
@@ -86,7 +86,7 @@ def rows(acceptance: Counted) -> tuple[_Accepted, ...]:
 
 
 def _rates(acceptance: Counted, deepest: int, share: float) -> Acceptance:
-    restored = {key: AcceptanceEvidence.restored(key, *counts, share) for key, counts in acceptance.items()}
+    restored = {key: AcceptanceEvidence.from_saved(key, *counts, share) for key, counts in acceptance.items()}
     return Acceptance(deepest, restored)
 
 
@@ -170,12 +170,12 @@ class LearntCosts:
         if drafter not in self.prices.drafted or not most:
             return None
         costs, batch = self.costs(), Batch(min(self.prices.plain, default=1), self.prices.context)
-        ratios = [seconds / costs.plain(batch) for seconds in costs.drafted(drafter, batch, most)]
+        ratios = [seconds / costs.plain(batch) for seconds in costs.by_depth(drafter, batch, most)]
         if judged := key is not None and self.acceptance[key][0][0] >= _ENOUGH_DRAFTS:
             rates = self.rates(most, share=1.0).rates(key)
         else:
             rates = [1.0] * most
-        expected = emitted(rates, 1.0, most)
+        expected = expected_by_depth(rates, 1.0, most)
         depth = 1 + best_depth(expected[1:], ratios[1:])
         speedup = expected[depth] / ratios[depth]
         if not judged and speedup >= 1:
@@ -190,7 +190,7 @@ class LearntCosts:
         for drafter in sorted({*self.prices.drafted, *(key[0] for key in self.acceptance)}):
             for batch in sizes:
                 plain = costs.plain(Batch(batch, context))
-                curve = [seconds / plain for seconds in costs.drafted(drafter, Batch(batch, context), most)]
+                curve = [seconds / plain for seconds in costs.by_depth(drafter, Batch(batch, context), most)]
                 ratios[drafter, batch] = curve
                 source = self.known.get((drafter, batch), CostSource.GUESSED)
                 table.append(DepthCost(drafter, batch, plain if costs.measured else None, curve[1:], source))
@@ -199,7 +199,7 @@ class LearntCosts:
             if key[3] is None:  # all texts together, which those little seen are judged by
                 continue
             rates = acceptance.rates(key)[:most]
-            depth = best_depth(emitted(rates, 1.0, most), ratios[key[0], sizes[0]])
+            depth = best_depth(expected_by_depth(rates, 1.0, most), ratios[key[0], sizes[0]])
             yields.append(DepthYield(*key[:3], key[3], rates, self.acceptance[key][0][:most], depth))
         return table, yields
 

@@ -51,7 +51,7 @@ class DraftModel(Drafter):
         pieces: list[list[int]] = []
         for i, (sequence, n) in enumerate(zip(self._sequences, self._caches.lengths, strict=True)):
             piece = sequence.tokens[n : min(n + chunk, len(sequence.tokens) - 1)] if i in wanted else []
-            pieces.append(self.embedded(piece))
+            pieces.append(self.clip_to_vocabulary(piece))
         if any(pieces):
             self._caches.forward(pad_rows(pieces), [len(p) for p in pieces])
             mx.eval(self._caches.arrays())
@@ -62,7 +62,7 @@ class DraftModel(Drafter):
             self.texts.open(key, whole, sequence.tokens if sequence.shares else ())
         start = self.texts.length(key)
         if start < whole:
-            self.texts.take_in(key, self.embedded(sequence.tokens[start : min(start + chunk, whole)]))
+            self.texts.take_in(key, self.clip_to_vocabulary(sequence.tokens[start : min(start + chunk, whole)]))
             self.texts.settle(key)
         if self.texts.length(key) < whole:
             self.texts.keep_piece(key, sequence.tokens)
@@ -165,7 +165,7 @@ class DraftModel(Drafter):
     def _catch_up(self, drafting: Sequence[int]) -> mx.array:
         """Feeds what each text has and its cache has not; returns the logits after the text, rows × vocabulary."""
         behind = zip(self._sequences, self._caches.lengths, drafting, strict=True)
-        pending = [self.embedded(sequence.tokens[n:]) if wanted else [] for sequence, n, wanted in behind]
+        pending = [self.clip_to_vocabulary(sequence.tokens[n:]) if wanted else [] for sequence, n, wanted in behind]
         widths = [len(p) for p in pending]
         logits = self._caches.forward(pad_rows(pending), widths, at=last(widths))
         for sequence, wanted in zip(self._sequences, drafting, strict=True):
@@ -173,7 +173,7 @@ class DraftModel(Drafter):
                 self._unsure[id(sequence)] = sequence.tokens[-sequence.guesses :]
         return logits[:, 0]
 
-    def embedded(self, tokens: list[int]) -> list[int]:
+    def clip_to_vocabulary(self, tokens: list[int]) -> list[int]:
         """The target's padding, beyond what the draft has, goes in as its own: MLX reads past an array's end."""
         return [min(token, self._last) for token in tokens] if self._last < self._vocabulary - 1 else tokens
 

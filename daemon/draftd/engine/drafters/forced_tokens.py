@@ -20,7 +20,7 @@ class ForcedTokens(TextDrafter):
 
     def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
         state = self._state(sequence)
-        forced = [] if state is None else state.forced(depth)
+        forced = [] if state is None else state.forced_tokens(depth)
         return forced[: next((i for i, token in enumerate(forced) if token >= self._vocabulary), depth)]
 
     def legal(self, sequence: DraftSequence, tokens: Sequence[int]) -> int:

@@ -16,7 +16,7 @@ from draftd.engine.cache.base import CachedPrefix, Caches, CacheSnapshot, KVSegm
 from draftd.engine.cache.batched import CacheLayout
 from draftd.engine.cache.layouts import CacheBytes, share
 from draftd.engine.limits import Limits
-from draftd.engine.ranks.channel import Op, RanksLost, RecordSender, encoded
+from draftd.engine.ranks.channel import Op, RanksLost, RecordSender, encode_record
 from draftd.engine.ranks.group import lost_by
 from draftd.engine.ranks.model_shard import ModelShard
 
@@ -63,14 +63,14 @@ class RankedModel:
             self._lost = lost_by(error, f"rank 0 could not {op}")
             self.on_lost(self._lost)
             raise self._lost from error
-        self._sender.executed(self.part.progress(self.records))
+        self._sender.report_progress(self.part.progress(self.records))
         return result
 
     def give_back(self) -> None:
         """Freed memory, on the followers."""
         self.done(Op.GIVE_BACK, do=lambda: None)
 
-    def limited(self, limits: Limits) -> Limits:
+    def limits_of_group(self, limits: Limits) -> Limits:
         """The limits with the memory of the smallest rank."""
 
         def headroom() -> int | None:
@@ -86,7 +86,7 @@ class RankedModel:
     def _send(self, op: Op, *arguments: Any) -> None:
         if self._lost is not None:
             raise self._lost
-        record = encoded(op, *arguments)
+        record = encode_record(op, *arguments)
         try:
             self._sender.send(record)
         except Exception as error:

@@ -39,11 +39,11 @@ class RecordError(Exception):
     """Bytes that are no record."""
 
 
-def encoded(op: Op, *arguments: Any) -> bytes:
+def encode_record(op: Op, *arguments: Any) -> bytes:
     return _to_json([op, *arguments]).encode()
 
 
-def decoded(data: bytes) -> tuple[Op, list[Any]]:
+def decode_record(data: bytes) -> tuple[Op, list[Any]]:
     """The operation, and what it takes. Raises RecordError."""
     try:
         op, *arguments = json.loads(data)
@@ -76,7 +76,7 @@ class RecordSender(Protocol):
     def send(self, record: bytes) -> None:
         """To all followers, before rank 0 executes the same. Bounded by a deadline: raises RanksLost."""
 
-    def executed(self, progress: Progress) -> None:
+    def report_progress(self, progress: Progress) -> None:
         """Rank 0 has executed so much itself, or dispatched it, as it does not wait for each forward: where one never
         ends, followers tell. After each record: must be cheap."""
 
@@ -92,5 +92,5 @@ class RecordReceiver(Protocol):
         """Whether `receive` would return now, or within so long: a follower that has time computes what it has begun,
         and reports it, before it waits."""
 
-    def executed(self, progress: Progress) -> None:
+    def report_progress(self, progress: Progress) -> None:
         """So much was computed. Told to rank 0 about once a second, by a thread of the channel."""

@@ -11,7 +11,7 @@ import mlx.core as mx
 from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, Positions
 from draftd.engine.cache.batched import CacheLayout
 from draftd.engine.memory import give_back
-from draftd.engine.ranks.channel import RecordError, RecordReceiver, decoded
+from draftd.engine.ranks.channel import RecordError, RecordReceiver, decode_record
 from draftd.engine.ranks.group import RankGroup, lost_by
 from draftd.engine.ranks.model_shard import ModelShard, open_share, read_share
 from draftd.models.blas import load_blas
@@ -44,13 +44,13 @@ def follow(part: ModelShard, receiver: RecordReceiver) -> FollowerCaches:
         while True:
             if not receiver.ready(_GRACE_SECONDS):
                 follower.settle()
-                receiver.executed(part.progress(follower.executed))
+                receiver.report_progress(part.progress(follower.executed))
             if (data := receiver.receive()) is None:
                 break
             follower.execute(data)
-            receiver.executed(part.progress(follower.executed))
+            receiver.report_progress(part.progress(follower.executed))
         follower.settle()
-        receiver.executed(part.progress(follower.executed))
+        receiver.report_progress(part.progress(follower.executed))
         return follower
     except Exception as error:
         raise lost_by(error, f"rank {part.group.rank}") from error
@@ -75,7 +75,7 @@ class FollowerCaches:
 
     def execute(self, data: bytes) -> None:
         """One record. What it dispatches may still be computed when this returns, but no more than one forward."""
-        op, arguments = decoded(data)
+        op, arguments = decode_record(data)
         self._begun += 1
         getattr(self, op)(*arguments)
         if self._under_way is None:

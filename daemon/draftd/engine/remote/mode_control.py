@@ -21,9 +21,9 @@ from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
 from draftd.core import CLASSES, DepthMode, DrafterName, WorkloadClass
-from draftd.engine.depth.acceptance_rates import Acceptance, emitted
-from draftd.engine.depth.costs import DEEPEST, interpolated
-from draftd.engine.depth.saved import RemoteLearnt, counted, rows
+from draftd.engine.depth.acceptance_rates import Acceptance, expected_by_depth
+from draftd.engine.depth.costs import DEEPEST, interpolate
+from draftd.engine.depth.saved import RemoteLearnt, rows, to_counted
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.engine.sequence import DecodeSequence
@@ -180,11 +180,11 @@ class RemoteCosts:
             wider=_mean_values(self._wider),
             streaming=_mean_values(self._drafted),
             draft=_mean_values(self.draft),
-            acceptance=rows(counted(acceptance)),
+            acceptance=rows(to_counted(acceptance)),
         )
 
     @classmethod
-    def restored(cls, learnt: RemoteLearnt, step_seconds: float) -> RemoteCosts:
+    def from_saved(cls, learnt: RemoteLearnt, step_seconds: float) -> RemoteCosts:
         """To go on with, where the verifier says that a plain step takes `step_seconds` now, 0 where it does not."""
         costs, slower = cls(step_seconds or learnt.forward), step_seconds / learnt.forward if step_seconds else 1.0
         costs._rest = _Mean(learnt.rest, 1)
@@ -208,7 +208,7 @@ class RemoteCosts:
         measured = self._drafted.get(workload) or self._drafted.get(None)
         return self.plain if measured is None else measured.value
 
-    def unmeasured(self, workload: WorkloadClass) -> bool:
+    def streaming_unmeasured(self, workload: WorkloadClass) -> bool:
         """Whether `streaming` is not known of such texts, or was measured long ago."""
         return workload not in self._drafted or self._drafted[workload].counted < _STREAKS
 
@@ -225,7 +225,7 @@ class RemoteCosts:
         draft = self.draft[kind].value if kind in self.draft else self.plain * _DRAFT_SHARE
         return RemoteTimes(between, self.streaming(workload), verify, draft, self._queue.value, self.load)
 
-    def verified(self, drafted: int, verify_seconds: float) -> None:
+    def learn_verify(self, drafted: int, verify_seconds: float) -> None:
         """One verdict's forward."""
         if verify_seconds <= 0:
             return
@@ -235,7 +235,7 @@ class RemoteCosts:
         ratio = min(max(verify_seconds / self._plain_forward, 0.5), 20.0)
         self._wider.setdefault(min(drafted, DEEPEST), _Mean()).add(ratio)
 
-    def streamed(self, workload: WorkloadClass, tokens: int, seconds: float, *, drafted: bool) -> bool:
+    def learn_streaming(self, workload: WorkloadClass, tokens: int, seconds: float, *, drafted: bool) -> bool:
         """So many tokens of a grant came in a row; whether that is enough to tell the pace. `drafted`: the verifier's
         own drafter was in it."""
         if tokens < _STREAK or seconds <= 0:  # all of them were received at once
@@ -247,20 +247,20 @@ class RemoteCosts:
         self._proposed[workload] = 0
         return True
 
-    def proposed(self, workload: WorkloadClass, tokens: int) -> None:
+    def count_proposed(self, workload: WorkloadClass, tokens: int) -> None:
         """So many were decided by what was proposed."""
         total = self._proposed.get(workload, 0) + tokens
         self._proposed[workload] = total
         if total >= _OLD and workload in self._drafted:
             self._drafted[workload].counted, self._proposed[workload] = 0, 0
 
-    def waited(self, seconds: float, queue_seconds: float) -> None:
+    def learn_round_trip(self, seconds: float, queue_seconds: float) -> None:
         """The round trip of a step that found its sequence at rest, without what the verifier took, and how long it
         waited there for others."""
         self._round_trip.add(max(0.0, seconds))
         self._queue.add(queue_seconds)
 
-    def drafted(self, kind: DrafterName, tokens: int, seconds: float) -> None:
+    def learn_draft(self, kind: DrafterName, tokens: int, seconds: float) -> None:
         self.draft.setdefault(kind, _Mean()).add(seconds / tokens)
 
     def _ratios(self, most: int) -> list[float]:
@@ -268,7 +268,7 @@ class RemoteCosts:
         none costs less than one before it."""
         points = {0: 1.0} | {depth: mean.value for depth, mean in self._wider.items()}
         deepest = max(points)
-        ratios = (interpolated(points, depth) + _SLOPE * max(0, depth - deepest) for depth in range(most + 1))
+        ratios = (interpolate(points, depth) + _SLOPE * max(0, depth - deepest) for depth in range(most + 1))
         return list(accumulate(ratios, max))
 
 
@@ -297,7 +297,7 @@ class RemoteControl:
         self.fingerprint, saved = model.fingerprint, self.recalled
         self.costs, self.acceptance = RemoteCosts(model.step_seconds), Acceptance()
         if saved is not None and saved.fingerprint == model.fingerprint:
-            self.costs, self.acceptance = RemoteCosts.restored(saved, model.step_seconds), saved.rates()
+            self.costs, self.acceptance = RemoteCosts.from_saved(saved, model.step_seconds), saved.rates()
 
     def learnt(self) -> RemoteLearnt | None:
         """To be saved: of the verifier that decoded last."""
@@ -310,7 +310,7 @@ class RemoteControl:
         estimates = []
         for kind in kinds if most > 0 else ():
             times = self.costs.times(state.round_trip, kind, most, sequence.request.workload)
-            expected = self.acceptance.expected(sequence, kind, most)
+            expected = self.acceptance.expected_tokens(sequence, kind, most)
             estimates.append(estimate(times, expected, self._limits.in_flight, fixed_depth=fixed))
         return max(estimates, key=lambda option: option.rate, default=None)
 
@@ -319,7 +319,7 @@ class RemoteControl:
         known, or was not for long, what that gives such texts."""
         model, free = state.model, sequence.plan.depth_mode is DepthMode.AUTOMATIC
         drafts = model is not None and model.drafts and free
-        return drafts and sequence.emitted < _MEASURED and self.costs.unmeasured(sequence.request.workload)
+        return drafts and sequence.emitted < _MEASURED and self.costs.streaming_unmeasured(sequence.request.workload)
 
     def estimates(
         self, state: LinkState, kind: DrafterName
@@ -332,7 +332,9 @@ class RemoteControl:
         if state.model is None or not self.costs.measured:
             return {}, None
         most, classes = self._most(state.model), (WorkloadClass.UNSPECIFIED, *CLASSES)
-        expected = {text: emitted(self.acceptance.rates((kind, False, False, text)), 1.0, most) for text in classes}
+        expected = {
+            text: expected_by_depth(self.acceptance.rates((kind, False, False, text)), 1.0, most) for text in classes
+        }
         estimates = {
             workload: estimate(self.costs.times(state.round_trip, kind, most, workload), tokens, self._limits.in_flight)
             for workload, tokens in expected.items()

@@ -116,12 +116,12 @@ class RemoteDecoder:
             self._decide(text)
 
     def collect(self, now: float) -> None:
-        for message in self._link.received():
+        for message in self._link.take_messages():
             self._take(message, now)
         going_on = [text for text in self._texts.values() if text.sequence.finish is None]
         for text in [text for text in going_on if text.due is not None and text.due < now]:
             why = "no verdict came within its deadline"
-            self._link.failed(why)
+            self._link.count_late_verdict(why)
             self._go_on(text, why, None)
 
     def advance(self, now: float, *, busy: bool) -> bool:
@@ -206,7 +206,7 @@ class RemoteDecoder:
     def _handle_connection(self, message: LinkConnected | LinkLost) -> None:
         """Opens all anew over another connection, or gives all up."""
         if isinstance(message, LinkConnected):
-            self._session.connected(message.connection)
+            self._session.use_connection(message.connection)
         else:
             self._session.connection = None
         for text in [text for text in self._texts.values() if text.sequence.finish is None]:
@@ -253,7 +253,7 @@ class RemoteDecoder:
             return
         sequence = text.sequence
         judged, waited = text.take(verdict, now)
-        self._session.queued(verdict.queue_seconds)
+        self._session.learn_queue(verdict.queue_seconds)
         text.due = self._session.deadline(now) if text.owed else None
         if text.trip is not None:
             self._delivery.observer.on_round_trip(sequence.request, text.trip)
@@ -284,18 +284,18 @@ class RemoteDecoder:
         costs, sequence = self.control.costs, text.sequence
         workload = sequence.request.workload
         costs.load = verdict.load
-        costs.verified(verdict.drafted or verdict.own_drafted, verdict.verify_seconds)
+        costs.learn_verify(verdict.drafted or verdict.own_drafted, verdict.verify_seconds)
         if waited is not None:
-            costs.waited(waited, verdict.queue_seconds)
+            costs.learn_round_trip(waited, verdict.queue_seconds)
         if verdict.drafted or not sequence.emitted:
             text.streak = None
-            costs.proposed(workload, len(verdict.tokens))
+            costs.count_proposed(workload, len(verdict.tokens))
         elif text.streak is None:
             text.streak = 0, 0, now
         else:
             tokens, own, began = text.streak
             tokens, own = tokens + len(verdict.tokens), own + verdict.own_drafted
-            learnt = costs.streamed(workload, tokens, now - began, drafted=own > 0)
+            learnt = costs.learn_streaming(workload, tokens, now - began, drafted=own > 0)
             text.streak = (0, 0, now) if learnt else (tokens, own, began)
         self.control.learn(sequence, judged)
         if not verdict.drafted or text.last_verdict is None or not costs.measured:
@@ -369,7 +369,7 @@ class RemoteDecoder:
 
     def _sum(self, counts: RemoteCounts) -> None:
         """Tells of a sequence that has left."""
-        counts = self.status.counts.combined(counts, add)
+        counts = self.status.counts.combine(counts, add)
         self.status = replace(self.status, counts=counts, open_sequences=len(self._texts))
 
     def _go_on(self, text: RemoteSequence, why: str, retry_after: float | None) -> None:

@@ -112,7 +112,7 @@ class RemoteDrafting:
         best: tuple[float, SequenceDraft] | None = None
         for kind in self.knowing(sequence) if most > 0 else ():
             depth = self._drafting.drafters[kind].reach(sequence, most)
-            promised = self.control.acceptance.expected(sequence, kind, depth)[-1]
+            promised = self.control.acceptance.expected_tokens(sequence, kind, depth)[-1]
             if depth and (best is None or promised > best[0]):
                 best = promised, SequenceDraft(depth, kind, DraftState.DRAFTING)
         return None if best is None else best[1]
@@ -138,13 +138,13 @@ class RemoteDrafting:
             if not tokens or wanted.drafter is None:
                 text.empty_at = len(text.sequence.tokens)
             elif text.mode is RemoteMode.STREAM:
-                text.tried(wanted.drafter, tokens)
+                text.keep_trial(wanted.drafter, tokens)
                 text.try_at = text.sequence.emitted + _TRIAL_EVERY
             else:
                 proposals.append((text, wanted.drafter, tokens))
         kinds = {wanted.drafter for _, wanted in due}
         if len(kinds) == 1 and (kind := kinds.pop()) is not None:
-            self.control.costs.drafted(kind, max(wanted.depth for _, wanted in due), seconds)
+            self.control.costs.learn_draft(kind, max(wanted.depth for _, wanted in due), seconds)
         return proposals, True
 
     def _kinds(self, sequence: DecodeSequence) -> list[DrafterName]:

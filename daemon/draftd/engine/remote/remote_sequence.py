@@ -127,7 +127,7 @@ class RemoteSequence:
         self.counts.steps += 1
         return Proposal(self.number, self.known, self.sequence.tokens[-1], (), run)
 
-    def tried(self, kind: DrafterName, tokens: Sequence[int]) -> None:
+    def keep_trial(self, kind: DrafterName, tokens: Sequence[int]) -> None:
         """Drafted to see how well that fares, and not sent."""
         self.trial = _Draft(kind, self.known, list(tokens))
 

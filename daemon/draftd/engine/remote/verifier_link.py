@@ -177,10 +177,10 @@ class VerifierLink(Protocol):
     def send(self, message: ToVerifier, connection: int) -> None:
         """In order. Dropped where that connection is lost."""
 
-    def received(self) -> Sequence[FromLink]:
+    def take_messages(self) -> Sequence[FromLink]:
         """The messages since the last call, in order."""
 
-    def failed(self, why: str) -> None:
+    def count_late_verdict(self, why: str) -> None:
         """A verdict has not come in time. After several in a row the connection ends, and the link is down."""
 
     def broken(self, why: str) -> None:
@@ -212,7 +212,7 @@ class LinkSession:
         self._queues: deque[float] = deque(maxlen=_QUEUES)
         self._strays = 0
 
-    def connected(self, connection: int) -> None:
+    def use_connection(self, connection: int) -> None:
         """Speaks over this connection from now on, and says again what was not confirmed."""
         self.connection = connection
         for close in self.closes.values():
@@ -235,7 +235,7 @@ class LinkSession:
         """The time until which a verdict comes that is due from now on."""
         return now + self._step_seconds + max(self._queues, default=0.0)
 
-    def queued(self, seconds: float) -> None:
+    def learn_queue(self, seconds: float) -> None:
         """Learns how long a step waited in the verifier's queue."""
         self._queues.append(seconds)
 

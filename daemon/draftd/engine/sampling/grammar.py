@@ -36,7 +36,7 @@ class GrammarState:
             if not self.take(token):
                 raise ValueError(self.error or f"token {token} is not of the grammar")
 
-    def forced(self, most: int) -> list[int]:
+    def forced_tokens(self, most: int) -> list[int]:
         """Up to `most` tokens that must come next, as the tokenizer writes them. A model may choose others for the same
         bytes."""
         return [] if self.ended else list(self.matcher.compute_ff_tokens()[:most])

@@ -18,12 +18,12 @@ from draftd.engine.sampling.transforms import column, one_hot
 _LEAST_PENALTY = 1e-9  # a smaller one orders tokens the same way; float32 logits divided by it would not be finite
 
 
-def wanted(sampling: SamplingParams, min_tokens: int) -> bool:
+def needs_processor(sampling: SamplingParams, min_tokens: int) -> bool:
     """Whether logits are processed for such a sequence at all."""
-    return bool(sampling.logit_bias or min_tokens) or penalised(sampling)
+    return bool(sampling.logit_bias or min_tokens) or has_penalties(sampling)
 
 
-def penalised(p: SamplingParams) -> bool:
+def has_penalties(p: SamplingParams) -> bool:
     return p.repetition_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
 
 
@@ -43,7 +43,7 @@ class Processor:
         """`ends`: tokens that end the text. `text`: the sequence's own, which grows; its first `prompt` tokens precede
         the answer."""
         self.sampling, self.min_tokens, self._text, self._prompt = sampling, min_tokens, text, prompt
-        self._penalised = penalised(sampling)
+        self._penalised = has_penalties(sampling)
         nothing = mx.zeros(vocabulary)
         ids = mx.array([token for token, _ in sampling.logit_bias], dtype=mx.uint32)
         bias = mx.array([value for _, value in sampling.logit_bias], dtype=mx.float32)
@@ -96,7 +96,7 @@ def process(
     logits = logits.astype(mx.float32)
     result = logits if whole else logits[rows]
     result = result + mx.stack([processor.bias for processor in some])[:, None]
-    if any(penalised(processor.sampling) for processor in some):
+    if any(has_penalties(processor.sampling) for processor in some):
         result = _less_penalties(result, some, None if drafts is None else drafts[rows])
     first = [starts[i] for i, _ in acting]
     least = [processor.min_tokens for processor in some]

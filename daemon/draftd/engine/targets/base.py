@@ -43,7 +43,7 @@ class Target(Protocol):
         """Begins a sequence. Returns how many of its first tokens the prefix store had, which plans need not take in;
         None where none were looked up."""
 
-    def known(self, tokens: Sequence[int]) -> int | None:
+    def cached_prefix(self, tokens: Sequence[int]) -> int | None:
         """How many of the first tokens the prefix store has now; None if it keeps nothing."""
 
     def fork(self, sequence: int, length: int) -> None:

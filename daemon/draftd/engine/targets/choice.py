@@ -15,7 +15,7 @@ from draftd.core import DecodeRequest, TokenLogprobs
 from draftd.engine.sampling.acceptance import Distributions, accept, draw
 from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
 from draftd.engine.sampling.logprobs import Logprobs, PromptLogprobs
-from draftd.engine.sampling.processors import Processor, penalised, process
+from draftd.engine.sampling.processors import Processor, has_penalties, process
 from draftd.engine.sampling.transforms import Sampling, greatest, one_hot, uniforms
 from draftd.engine.targets.base import SequenceOptions
 
@@ -54,7 +54,7 @@ def masks_first(sequences: Sequence[DecodeRequest] | Sequence[SequenceOptions]) 
     if not bound:
         return False
     counted = any(
-        sequence.sampling.filtered or penalised(sequence.sampling) or sequence.logprobs is not None
+        sequence.sampling.filtered or has_penalties(sequence.sampling) or sequence.logprobs is not None
         for sequence in bound
     )
     return counted or not all(sequence.sampling.deterministic for sequence in sequences)
@@ -137,7 +137,7 @@ class StepChoice:
             return NOT_FINITE
         return self._rows[row].follow()
 
-    def told(self) -> Sequence[Sequence[TokenLogprobs]]:
+    def read_logprobs(self) -> Sequence[Sequence[TokenLogprobs]]:
         """The log-probabilities of each row's chosen tokens, for rows that ask for them."""
         return self._logprobs.read() if self._logprobs else [()] * len(self._rows)
 

@@ -19,7 +19,7 @@ from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.drafters.base import Draft
 from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
 from draftd.engine.sampling.logprobs import PromptLogprobs
-from draftd.engine.sampling.processors import Processor, wanted
+from draftd.engine.sampling.processors import Processor, needs_processor
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.step import EntryResult, PlanEntry, StepPlan, StepResult
 from draftd.engine.targets.base import SequenceOptions
@@ -80,13 +80,13 @@ class LocalTarget:
         cached = self.texts.open(sequence, options.length, options.prefix, computed=prompt is not None)
         ids = list(options.prefix[: cached or 0])
         state = self._sequences[sequence] = TargetSequence(options, ids, self._dice(), grammar=grammar, prompt=prompt)
-        if wanted(options.sampling, options.min_tokens):
+        if needs_processor(options.sampling, options.min_tokens):
             state.processor = Processor(
                 options.sampling, options.min_tokens, options.ends, ids, options.prompt, self._vocabulary
             )
         return cached
 
-    def known(self, tokens: Sequence[int]) -> int | None:
+    def cached_prefix(self, tokens: Sequence[int]) -> int | None:
         return self._store.known_length(tokens) if self._store.open else None
 
     def fork(self, sequence: int, length: int) -> None:
@@ -241,7 +241,9 @@ class LocalTarget:
     def _grown(self, keys: Sequence[int], tokens: mx.array, choice: StepChoice) -> list[EntryResult]:
         """Each text, but for those that were closed, has one token more."""
         done = []
-        for row, (key, (token,), logprobs) in enumerate(zip(keys, tokens.tolist(), choice.told(), strict=True)):
+        for row, (key, (token,), logprobs) in enumerate(
+            zip(keys, tokens.tolist(), choice.read_logprobs(), strict=True)
+        ):
             state = self._sequences.get(key)
             if state is not None:
                 state.ids.append(legal := choice.legal(row, token))
@@ -336,7 +338,7 @@ class LocalTarget:
                 sequence, *outcome, len(again), logprobs[: len(outcome[0]) + 1], choice.error(row, len(outcome[0]))
             )
             for row, (sequence, outcome, again, logprobs) in enumerate(
-                zip(order, accepted, self._again, choice.told(), strict=True)
+                zip(order, accepted, self._again, choice.read_logprobs(), strict=True)
             )
         ]
 

@@ -142,10 +142,10 @@ class AlertConnections:
                     accepted.close()  # or its sender would wait for an answer
                     raise
             except Exception as error:  # no more descriptors, for one: it goes on when there are some again
-                self._outage.began("no connection can be accepted for now", type(error).__name__, error=error)
+                self._outage.report("no connection can be accepted for now", type(error).__name__, error=error)
                 await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
             else:
-                self._outage.ended("connections are accepted again")
+                self._outage.clear("connections are accepted again")
                 await asyncio.sleep(0)  # a task that is cancelled before it has begun would close no socket
 
     def count(self, connection: AlertConnection, why: NotificationResult) -> None:

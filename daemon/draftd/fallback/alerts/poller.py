@@ -101,14 +101,14 @@ class Poller:
         except Exception as error:
             self._report_failure(PollResult.FAILED, repr(error), error)
         else:
-            self._outage.ended(f"alerts are polled at {self._url} again, after {self._failures} failures")
+            self._outage.clear(f"alerts are polled at {self._url} again, after {self._failures} failures")
             self._failures = 0
             self._telemetry.poll(PollResult.OK)
 
     def _report_failure(self, result: PollResult, why: str, error: Exception | None = None) -> None:
         self._telemetry.poll(result)
         then = "until then, alerts expire unless they are repeated"
-        self._outage.began(f"alerts cannot be polled at {self._url}: {why}; {then}", result, error=error)
+        self._outage.report(f"alerts cannot be polled at {self._url}: {why}; {then}", result, error=error)
         self._failures += 1
 
     async def _answer(self) -> bytes:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from google.protobuf.duration_pb2 import Duration
 
 from draftd import __version__
-from draftd.clocks import elapsed
+from draftd.clocks import sleepless_seconds
 from draftd.core import DRAFT_MODEL, FallbackLevel
 from draftd.engine.cache.pins import check_name
 from draftd.engine.handle import EngineHandle, EngineState
@@ -96,7 +96,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         self._exporting = parts.telemetry.sends
         stall = parts.settings.server.write_stall_seconds or None
         self._transitions = Transitions(parts.journal, stopping, stall)
-        self._began, self._started = elapsed(), reply.timestamp(time.time())
+        self._began, self._started = sleepless_seconds(), reply.timestamp(time.time())
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         flag = await asyncio.to_thread(self._flags.state)
@@ -116,7 +116,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             engine,
             version=__version__,
             state=state,
-            uptime=duration(elapsed() - self._began),
+            uptime=duration(sleepless_seconds() - self._began),
             model=model,
             active_requests=engine.active,
             queued_requests=engine.queued,

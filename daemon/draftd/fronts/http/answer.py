@@ -140,7 +140,7 @@ def _routed(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
         "failed_over": next((one.outcome.failed_over for one in finished if one.outcome.failed_over), None),
         "reason": finished[0].plan.reason,
         "generic_tools": finished[0].plan.generic_tools,
-        "remote": asdict(reduce(lambda a, b: a.combined(b, add), remote)) if remote else None,
+        "remote": asdict(reduce(lambda a, b: a.combine(b, add), remote)) if remote else None,
     }
 
 
