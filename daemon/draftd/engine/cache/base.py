@@ -1,7 +1,8 @@
 """Key-value caches of the running sequences, and the rollback that speculation needs.
 
-After a forward of width w a sequence is w longer; `rollback` takes back what the target rejected. `batched.py` and
-`per_sequence.py` are the layouts, `layouts.py` chooses between them."""
+A forward of width w makes each sequence w longer; `rollback` takes back what the target rejected. `batched.py` and
+`per_sequence.py` are the two layouts, and `layouts.py` chooses between them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:  # mlx-lm is imported where a model is
 
 @dataclass(frozen=True, slots=True)
 class KVSegment:
-    """Keys and values of successive positions. `layers`: the arrays of each, 1 × heads × length × dim."""
+    """Keys and values of successive positions. `layers` has each layer's arrays, 1 × heads × length × dim."""
 
     layers: list[list[mx.array]]
     length: int
@@ -27,17 +28,17 @@ class KVSegment:
         return sum(a.nbytes for arrays in self.layers for a in arrays)
 
     def split(self, n: int) -> tuple[KVSegment, KVSegment]:
-        """The first `n` positions and the rest, each in memory of its own."""
+        """Returns the first `n` positions and the rest, each copied to its own memory."""
         return self.copy(0, n), self.copy(n, self.length)
 
     def copy(self, start: int, end: int) -> KVSegment:
-        """Positions `start` to `end`, in memory of their own."""
+        """Returns positions `start` to `end`, copied to their own memory."""
         copies = [[mx.contiguous(a[:, :, start:end]) for a in arrays] for arrays in self.layers]
         mx.eval(copies)
         return KVSegment(copies, end - start)
 
     def head(self, n: int) -> KVSegment:
-        """The first `n` positions, to be read at once: they keep all of them alive."""
+        """Returns the first `n` positions as views, for reading at once: a view keeps the whole segment in memory."""
         return self if n == self.length else KVSegment([[a[:, :, :n] for a in arrays] for arrays in self.layers], n)
 
 
@@ -52,12 +53,11 @@ class CacheSnapshot(Protocol):
 
     @property
     def least(self) -> int:
-        """The fewest tokens that it can be cut to: 0 where it holds all of them still, `length` where it can give none
-        back, as a state cannot, or a ring that has come round."""
+        """The fewest tokens that the snapshot can be cut to: 0 if it holds every position, `length` if it cannot be
+        cut, as with a recurrent state or a ring that has wrapped around."""
 
     def cut(self, length: int) -> CacheSnapshot | None:
-        """One that holds the first `length` tokens only, and that can be written to; None where that is not to be
-        had."""
+        """Returns a writable snapshot of the first `length` tokens, or None if it cannot be cut to that length."""
 
 
 CachedPrefix = KVSegment | CacheSnapshot
@@ -66,21 +66,21 @@ Positions = Sequence[Sequence[int]]
 
 
 def last(widths: Sequence[int]) -> Positions:
-    """The last of each row's first `widths[i]` positions."""
+    """Returns each row's last real position: `widths[i] - 1`."""
     return [[max(width, 1) - 1] for width in widths]
 
 
 class LayerSlice(NamedTuple):
-    """A copy of one layer's cache of a row's first tokens."""
+    """A copy of one layer's cache for the first tokens of a row."""
 
     arrays: list[mx.array]
-    first: int = 0  # the position that lies first
-    least: int = 0  # fewest tokens that it can be cut to
+    first: int = 0  # the first position that is held
+    least: int = 0  # the fewest tokens that it can be cut to
 
 
 @dataclass(frozen=True, slots=True)
 class BatchedSnapshot:
-    """`CacheSnapshot` of one row of caches whose layers do not all keep whole texts: a part of each layer."""
+    """A `CacheSnapshot` of one row, layer by layer, for models in which some layers do not keep whole texts."""
 
     parts: list[LayerSlice]
     length: int
@@ -103,14 +103,14 @@ class BatchedSnapshot:
 
 
 def pad_rows(rows: Sequence[Sequence[int]]) -> mx.array:
-    """Token ids as an array, rows × the most that one has, with zeros on the right."""
+    """Returns token ids as an array, rows × the longest row's length, padded with zeros on the right."""
     width = max(map(len, rows))
     return mx.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=mx.uint32)
 
 
 def places_after(places: int, leaving: Sequence[int]) -> list[int]:
-    """Which of `places` rows is at each place once the rows in `leaving`, in ascending order, have left. The last row
-    moves into each gap, so that few rows move."""
+    """Returns which of `places` rows is at each place after the rows in `leaving` (ascending) have left. The last row
+    moves into each gap, so few rows move."""
     kept = list(range(places))
     for place in leaving:
         last = kept.pop()
@@ -120,24 +120,24 @@ def places_after(places: int, leaving: Sequence[int]) -> list[int]:
 
 
 def flat(caches: Sequence[Any]) -> list[Any]:
-    """Opens mlx-lm's CacheList, which bundles several caches of one layer."""
+    """Flattens mlx-lm's CacheList, which bundles several caches of one layer."""
     return [leaf for c in caches for leaf in (flat(c.caches) if hasattr(c, "caches") else [c])]
 
 
 class RollbackFailed(Exception):
-    """A cache did not give back what it was asked to: its sequence's text can no longer be trusted."""
+    """The error for a cache that did not roll back as asked: its sequence's text can no longer be trusted."""
 
 
 class LayerOwner(Protocol):
-    """The batch of sequences that a layer's cache is for."""
+    """The batch of sequences that a layer's cache belongs to."""
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens held, by row."""
+        """Tokens in the cache, by row."""
 
     @property
     def offset(self) -> int | mx.array:
-        """The lengths when this forward began: one number where they are equal."""
+        """The lengths when this forward began: one number if they are all equal."""
 
     @property
     def apart(self) -> bool:
@@ -145,114 +145,116 @@ class LayerOwner(Protocol):
 
     @property
     def forwards(self) -> int:
-        """How many forwards a rollback may go back over."""
+        """The most forwards that one rollback may undo."""
 
     def window(self, size: int | None) -> AttentionWindow:
-        """The window of this size that all of its layers share; None: all of a text is seen."""
+        """Returns the window of this size, shared by all layers that have it. None: the layers attend to the whole
+        text."""
 
 
 class LayerCache(Protocol):
-    """One layer's memory for a batch of sequences at unlike lengths, each from position 0 on.
+    """One layer's cache for a batch of sequences of unequal length, each starting at position 0.
 
-    To mlx-lm's model it is that layer's cache: the model writes to it, reads from it, and asks it for masks. What else
-    the model asks of it depends on the architecture, which is why a trial decides at load (layouts.py).
-    """
+    mlx-lm's model treats it as that layer's cache: it writes keys and values, reads them, and asks for masks. Some
+    architectures ask for more, so a trial at load decides whether batching works (layouts.py)."""
 
     def rollback(self, lengths: list[int], wanted: list[int]) -> list[int]:
-        """Rolls each sequence back from `lengths` to `wanted`. Returns the lengths that it reached: a memory that
-        cannot stop at `wanted` stops earlier, and the rest is fed again."""
+        """Rolls each sequence back from `lengths` to `wanted`. Returns the lengths reached: a cache that cannot stop at
+        `wanted` stops earlier, and the caller feeds the difference again."""
 
     def join(self, place: int, other: LayerCache) -> None:
-        """Takes over the sequences of another, which is used up, as those from `place` on."""
+        """Takes over all sequences of `other`, placing them from row `place` on. `other` must not be used afterwards.
+        """
 
     def select(self, rows: Sequence[int]) -> None:
         """Keeps these sequences, in this order."""
 
     def take(self, other: LayerCache, rows: Sequence[int]) -> None:
-        """Holds copies of another's rows, holding nothing itself."""
+        """Fills this empty cache with copies of the given rows of `other`."""
 
     def move(self, other: LayerCache, row: int) -> bool:
-        """Holds a row of another, holding nothing itself; the other holds it no more, or is to `select` the others.
-        Whether something was copied."""
+        """Moves one row of `other` into this empty cache; `other` either no longer has the row, or must `select` its
+        remaining rows. Returns whether arrays were copied."""
 
     def put(self, other: LayerCache, rows: Sequence[int]) -> None:
-        """Has these rows hold what another's do that took them."""
+        """Overwrites these rows with those of `other`, which came from `take`."""
 
     def restore(self, arrays: Sequence[Sequence[mx.array]]) -> None:
-        """Holds one sequence, given as its `arrays` for successive positions."""
+        """Fills this empty cache with one sequence, given as `arrays` for successive positions."""
 
     def clear(self) -> None:
-        """Frees its arrays."""
+        """Frees all arrays."""
 
     def arrays(self) -> list[mx.array]:
-        """All of its arrays, each slots × …, in any order; none while it is empty."""
+        """Returns all arrays, each slots × …, in any order; none while the cache is empty."""
 
     def extract(self, row: int, length: int) -> LayerSlice | None:
-        """A copy of what is held of a row's first `length` tokens; None where that can no longer be told apart."""
+        """Returns a copy of the cache for a row's first `length` tokens, or None if later tokens can no longer be
+        separated from them."""
 
 
 class Caches(Protocol):
-    """The caches of one model, all layers, for a list of sequences: its rows."""
+    """The caches of all layers of one model for a list of sequences, called rows."""
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens held, by row."""
+        """Tokens in the cache, by row."""
 
     @property
     def segmented(self) -> bool:
-        """Whether any positions of a row can be kept by themselves."""
+        """Whether any range of a row's positions can be kept by itself."""
 
     def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
-        """Runs the model on `tokens` (rows × width). Row i's first `widths[i]` are real, the rest is padding.
+        """Runs the model on `tokens` (rows × width). The first `widths[i]` tokens of row i are real; the rest is
+        padding.
 
-        Returns logits, rows × width × vocabulary, lazily; those of padding mean nothing. `at`: of these positions of
-        `tokens` only, as many for each row, rows × n × vocabulary.
-        """
+        Returns logits lazily, rows × width × vocabulary; those of padding are meaningless. With `at`, n positions for
+        each row, only their logits: rows × n × vocabulary."""
 
     def rollback(self, lengths: Sequence[int]) -> list[int]:
-        """Rolls each row back to `lengths[i]`, or further where a layer cannot stop there: all layers go to the least
-        of what each reached, which is returned; the rest has to be fed again. Raises RollbackFailed where a cache does
-        not comply."""
+        """Rolls each row back to `lengths[i]`, or further if a layer cannot stop there. Returns the lengths reached,
+        the same in all layers; the caller feeds the difference again. Raises RollbackFailed if a cache does not comply.
+        """
 
     def fresh(self, *lengths: int) -> Caches:
-        """New caches of the same model, with an empty row for each that will come to hold so many tokens; with one
-        where none is named."""
+        """Returns new caches of the same model with one empty row for each of `lengths`, the tokens that it will hold.
+        Without `lengths`: one row."""
 
     def split(self, rows: Sequence[int], *, rest: bool = False) -> Caches:
-        """New caches with these rows, in this order, which these here have no longer. A single one that lies in arrays
-        of its own is not copied: as it does for a while where it was to `rest`, and has joined again."""
+        """Moves these rows, in this order, into new caches. A single row that has arrays of its own is not copied; a
+        row keeps its own arrays for a while if it was split off to `rest` and has joined again."""
 
     def join(self, joining: Caches) -> None:
-        """Appends the rows of another of the same layout; that one is used up."""
+        """Appends the rows of other caches of the same layout, which must not be used afterwards."""
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keeps these rows, in this order. One that stays in its place costs nothing."""
+        """Keeps these rows, in this order. A row that stays in place costs nothing."""
 
     def clear(self) -> None:
-        """Lets go of all rows and of the model."""
+        """Drops all rows and the model."""
 
     def extract(self, row: int, start: int, end: int) -> CachedPrefix | None:
-        """A copy of positions `start` to `end` of a row, in memory of its own; None where they are not to be had.
-        `start` is 0 unless `segmented`."""
+        """Returns a copy of positions `start` to `end` of a row in its own memory, or None if that is impossible.
+        `start` must be 0 unless `segmented`."""
 
     def restore(self, kept: Sequence[CachedPrefix]) -> None:
-        """Puts what was extracted into the one empty row of fresh caches, in order, from position 0 on."""
+        """Puts extracted prefixes into the single empty row of fresh caches, in order from position 0."""
 
     def pretend(self, lengths: Sequence[int]) -> bool:
-        """Has the rows say that they hold so many tokens, which costs the same whatever they are; False where the
-        layout cannot."""
+        """Sets row lengths without filling the rows, for calibration: a forward's cost depends on lengths, not on
+        content. Returns False if the layout cannot."""
 
     @property
     def position_bytes(self) -> int:
-        """Bytes that one position of one row takes, in layers that keep all of a text; 0 while nothing is held, or
-        where that is not a number."""
+        """Bytes of one position of one row, in layers that keep the whole text. 0 while the caches are empty, or if the
+        bytes do not grow by position."""
 
     @property
     def window_bytes(self) -> int:
-        """Bytes that one row takes at most in layers that keep a window of a text; 0 while nothing is held."""
+        """The most bytes that one row uses in layers with a window; 0 while the caches are empty."""
 
     def arrays(self) -> list[Any]:
-        """All arrays that must be evaluated for the caches to be up to date."""
+        """Returns all arrays that must be evaluated before the caches are up to date."""
 
     @property
     def nbytes(self) -> int: ...

@@ -1,11 +1,11 @@
-"""All rows of a model in arrays that they share, each row at its own length: one forward serves every row.
+"""The batched layout: rows of unequal length in shared arrays, served by one forward.
 
-A rollback only lowers a number, since what lies beyond a row's length is masked and later overwritten. Rows begin at
-position 0 and are padded on the right: there is no left padding to reclaim.
+A rollback only lowers a length: positions beyond it are masked and overwritten later. Rows start at position 0 and are
+padded on the right, so there is no left padding to reclaim.
 
-Keys and values of rows about as long as each other lie in one array (`groups.py`). One that joins brings its own, and
-one that leaves leaves a slot. Arrays have more positions than are used, so that a step writes in place. MLX does that
-where nothing else refers to an array: nothing here may keep a view of one.
+Rows of similar length share an array (`groups.py`). A row that joins brings its own array, and one that leaves leaves a
+free slot. Arrays have spare positions so that a step writes in place. MLX writes in place only if nothing else refers
+to the array, so nothing here may keep a view of one.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from draftd.models.mlx_lm import (
     make_prompt_cache,
 )
 
-_FORWARDS = 8  # over which groups change, some layers in each: all at once would hold the rows up
-_ONLY_ONE = 1 << 24  # positions: what a further group costs where attention cannot take them apart, but needs a copy
+_FORWARDS = 8  # a change of groups is spread over this many: all layers at once would delay the rows
+_ONLY_ONE = 1 << 24  # positions: the price of a second group if attention cannot read groups one by one and needs a copy
 
 LayerFactory = Callable[[LayerOwner], LayerCache]
 FULL = "full attention"
@@ -51,10 +51,11 @@ FULL = "full attention"
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """How caches lie: batched, or mlx-lm's own for each sequence. `apart`: the model's attention takes groups of rows
-    apart. `level`: only rows of equal width may share a forward. `axes`: a mask has so many between rows and queries.
-    `call_cost`: positions that could be read in the time of one more call of attention, where that is not what was
-    measured. `forwards`: how many a rollback may go back over."""
+    """The layout of a model's caches: batched, or mlx-lm's own caches for each sequence.
+
+    `apart`: the model's attention reads groups of rows one by one. `level`: only rows of equal width share a forward.
+    `axes`: extra axes of a mask between rows and queries. `call_cost`: positions that attention could read in the time
+    of one more call; None for the measured default. `forwards`: the most forwards that one rollback may undo."""
 
     batched: bool = False
     apart: bool = False
@@ -68,7 +69,7 @@ _PLAIN = CacheLayout(True)
 
 
 class BatchedCaches:
-    """`Caches` of a model that batched layers are for."""
+    """`Caches` for models whose layers can all be batched."""
 
     def __init__(
         self,
@@ -78,23 +79,23 @@ class BatchedCaches:
         segmented: bool = True,
         make: Sequence[LayerFactory] | None = None,
     ) -> None:
-        """`segmented` off: rows are kept as a whole, whatever the layers are. `make`: the layers, where they are not
-        those that `batched_layers` has for the model."""
+        """With `segmented` off, rows are kept only as a whole. `make` replaces the layers that `batched_layers` chooses
+        for the model."""
         self._model, self._layout = model, layout
         self.apart, self.forwards = layout.apart, layout.forwards
         self._make = make or batched_layers(model)
-        self.windows: dict[int | None, AttentionWindow] = {}  # by size; None: all of a text is seen
+        self.windows: dict[int | None, AttentionWindow] = {}  # by size; None: the whole text
         self._layers: list[LayerCache] = [factory(self) for factory in self._make]
         self._attention = [layer for layer in self._layers if isinstance(layer, BatchedAttention)]
         self._states = [layer for layer in self._layers if isinstance(layer, RecurrentState)]
         self.segmented = segmented and not self._states and not any(self.windows)
-        self._listed: list[Any] = []  # as the model takes them, once it is called
-        self._even = False  # no layer lags behind its window's groups
+        self._listed: list[Any] = []  # in the form that the model expects, from the first forward on
+        self._even = False  # every layer has its window's groups
         self.offset: int | mx.array = 0
         self.lengths: list[int] = []
 
     def window(self, size: int | None) -> AttentionWindow:
-        """The one that all layers with this size share."""
+        """Returns the window shared by all layers of this size."""
         if size not in self.windows:
             cost = (CALL if self.apart else _ONLY_ONE) if self._layout.call_cost is None else self._layout.call_cost
             self.windows[size] = AttentionWindow(size, cost, self._layout.axes)
@@ -120,7 +121,7 @@ class BatchedCaches:
         return logits
 
     def _by_width(self, tokens: mx.array, widths: Sequence[int], at: Positions | None) -> mx.array:
-        """A forward for each width, of copies of the rows that have it."""
+        """Runs one forward for each width, on copies of the rows that have it."""
         order: list[int] = []
         out: list[mx.array] = []
         for width in sorted(set(widths) - {0}):
@@ -153,7 +154,7 @@ class BatchedCaches:
         return self.lengths
 
     def _roll_all_back(self, before: list[int], least: list[int]) -> list[int]:
-        """All layers go to the least that one reached; going there may take another further still."""
+        """Rolls all layers back to the lowest length that any of them reached, until all agree."""
         while True:
             reached = [layer.rollback(before, least) for layer in self._layers]
             further = [min(lengths) for lengths in zip(*reached, strict=True)]
@@ -162,7 +163,7 @@ class BatchedCaches:
             least = further
 
     def _copy_rows(self, rows: Sequence[int], width: int) -> BatchedCaches:
-        """Copies of these rows, which may be as much longer."""
+        """Returns copies of these rows with room for `width` more tokens."""
         some = self._another()
         some.lengths = [self.lengths[row] for row in rows]
         for size, window in some.windows.items():
@@ -176,7 +177,7 @@ class BatchedCaches:
         new = self._another()
         new.lengths = [0] * max(1, len(lengths))
         for window in new.windows.values():
-            window.hold(lengths or [0])  # which arrays do not grow beyond before they join
+            window.hold(lengths or [0])  # arrays do not grow beyond this before they join
         return new
 
     def split(self, rows: Sequence[int], *, rest: bool = False) -> BatchedCaches:
@@ -184,12 +185,12 @@ class BatchedCaches:
             self._move_row(rows[0], rest and self.apart) if len(rows) == 1 else (self._copy_rows(rows, 1), True)
         )
         if copied:
-            mx.eval(some.arrays())  # or they would still refer to arrays that are written next
+            mx.eval(some.arrays())  # otherwise they would refer to arrays that are written next
         self.select([row for row in range(len(self.lengths)) if row not in rows])
         return some
 
     def _move_row(self, row: int, rests: bool) -> tuple[BatchedCaches, bool]:
-        """This row, which is to be left out of those that stay; whether something of it was copied."""
+        """Moves one row to new caches. Returns these, and whether arrays were copied."""
         new = self._another()
         new.lengths = [self.lengths[row]]
         for size, window in new.windows.items():
@@ -220,7 +221,7 @@ class BatchedCaches:
                 layer.regroup()
 
     def clear(self) -> None:
-        # Layers refer to their owner: without this they would keep each other, and the weights, until the collector.
+        # Layers and owner refer to each other; without this the weights would stay in memory until garbage collection.
         self._model, self._layers, self._attention, self._listed, self.lengths = None, [], [], [], []
 
     def extract(self, row: int, start: int, end: int) -> CachedPrefix | None:
@@ -283,11 +284,11 @@ class BatchedCaches:
         return sum(a.nbytes for a in self.arrays())
 
     def _another(self) -> BatchedCaches:
-        """Caches of the same model, with no rows."""
+        """Returns caches of the same model without rows."""
         return BatchedCaches(self._model, replace(self._layout, forwards=1), segmented=self.segmented, make=self._make)
 
     def _regroup(self) -> None:
-        """Before a forward: layers whose arrays are too small for it get their window's groups, and a few others."""
+        """Gives layers their window's groups before a forward: those whose arrays are too small, and a few others."""
         few = -(-len(self._layers) // _FORWARDS)
         lagging = [layer for layer in self._attention if layer.parts and layer.groups != layer.window.groups]
         for layer in lagging:
@@ -305,7 +306,7 @@ class BatchedCaches:
 
 
 def _factory(cache: Any) -> LayerFactory | None:
-    """The batched layer for one of mlx-lm's caches; None if there is none."""
+    """Returns the batched layer for one of mlx-lm's caches, or None if there is none."""
     if type(cache) is KVCache:
         return BatchedAttention
     if type(cache) is RotatingKVCache and not cache.keep:
@@ -318,7 +319,8 @@ def _factory(cache: Any) -> LayerFactory | None:
 
 
 def batched_layers(model: Any) -> list[LayerFactory]:
-    """A factory for each cache of each layer. Raises KeyError, with the caches' names, if some have none."""
+    """Returns a factory for each cache of each layer. Raises KeyError with the names of caches that cannot be batched.
+    """
     caches = flat(make_prompt_cache(model))
     factories = [_factory(cache) for cache in caches]
     missing = {type(cache).__name__ for cache, factory in zip(caches, factories, strict=True) if factory is None}
@@ -328,7 +330,7 @@ def batched_layers(model: Any) -> list[LayerFactory]:
 
 
 def layer_kinds(model: Any) -> dict[str, int]:
-    """How many of a model's caches are of each kind, in words for people. A layer may have several caches."""
+    """Counts a model's caches by kind, in words for people. A layer may have several caches."""
     return dict(Counter(map(_kind, flat(make_prompt_cache(model)))))
 
 
@@ -343,7 +345,7 @@ def _kind(cache: Any) -> str:
 
 
 def list_caches(model: Any, layers: Sequence[LayerCache]) -> list[Any]:
-    """`layers` as the model takes them: in lists where mlx-lm makes it a list of caches for one of its layers."""
+    """Returns `layers` in the form that the model expects: nested lists where mlx-lm gives a layer several caches."""
     rest = iter(layers)
     return [_as_made(cache, rest) for cache in make_prompt_cache(model)]
 

@@ -1,7 +1,7 @@
-"""Which rows of a batch share an array, and how many positions it has: rows about as long as each other lie together.
+"""Which rows of a batch share an array, and how many positions the array has. Rows of similar length share one.
 
-One array for all rows would be as wide as the longest of them, and attention would read all of it. One for each would
-cost a call of attention for each. And what is held stays in proportion to the tokens, however unlike the rows are.
+One array for all rows would be as wide as the longest, and attention would read all of it. One array per row would cost
+an attention call per row. The groups also keep memory in proportion to the tokens, however unequal the rows.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-CALL = 320  # positions that attention reads in the time that a call of its own takes, measured
+CALL = 320  # positions that attention reads in the time of one more call, as measured
 _MOST = 32  # rows in one group
-_GRAIN = 8  # arrays have a multiple of so many positions
-_NEAR = 8  # positions before an array is used up when a wider one is made, for a few layers at a time
-_SPARE, _ALLOWED = 48, 64  # positions beyond a quarter more than the tokens: of a new array, and of one that is kept
+_GRAIN = 8  # positions: array sizes are multiples of this
+_NEAR = 8  # positions: a wider array is made when fewer than this are free, for a few layers at a time
+_SPARE, _ALLOWED = 48, 64  # spare positions beyond 1.25 × tokens: in a new array, and at most in one that is kept
 
 
 class Group(NamedTuple):
-    """`rows` of the batch, by slot. There may be more `slots`, of rows that have left."""
+    """Rows of the batch that share an array, by slot. Some of the array's `slots` may be free."""
 
     rows: tuple[int, ...]
     slots: int
@@ -28,20 +28,20 @@ Groups = tuple[Group, ...]
 
 
 def room(tokens: int, spare: int = _ALLOWED) -> int:
-    """Positions that may be held for a row of so many tokens."""
+    """Returns the positions that may be allocated for a row of `tokens` tokens."""
     return tokens + tokens // 4 + spare
 
 
 class Grouping:
-    """Decides. `most`: positions that an array has use for, whatever the text; `call_cost`: positions that could be
+    """Chooses groups. `most`: the most positions that an array can use; `call_cost`: positions that attention could
     read in the time of one more call."""
 
     def __init__(self, call_cost: int, most: int | None = None) -> None:
         self._call, self._most = call_cost, most
 
     def _capacity(self, rows: int, longest: int, allowed: int) -> int:
-        """Positions of an array for so many rows, which may take `allowed` together; 0 where they may not lie
-        together."""
+        """Returns the positions of an array for `rows` rows that may use `allowed` positions together, or 0 if they may
+        not share an array."""
         most = self._most
         capacity = min(self._room(longest, _SPARE), allowed // rows)
         if most is None or capacity < most:
@@ -54,26 +54,26 @@ class Grouping:
         return capacity if capacity >= need else 0
 
     def fits(self, group: Group, longest: int) -> bool:
-        """Whether its array has room for a row of so many tokens, and for some forwards more."""
-        if self._most is not None and group.capacity >= self._most:  # more is for one long forward alone
+        """Whether the group's array has room for a row of `longest` tokens and a few more forwards."""
+        if self._most is not None and group.capacity >= self._most:  # a larger array is for one long forward only
             return longest <= group.capacity and (group.capacity == self._most or longest > self._most)
         return longest + _NEAR <= group.capacity
 
     def wasteful(self, group: Group, ends: Sequence[int]) -> bool:
-        """Whether it takes more memory than its rows may. `ends`: tokens by row of the batch."""
+        """Whether the group's array uses more memory than its rows may. `ends`: tokens by row of the batch."""
         return group.slots * group.capacity > sum(self._room(ends[row], _ALLOWED) for row in group.rows)
 
     def admissible(self, group: Group, ends: Sequence[int]) -> bool:
-        """Whether its rows fit, in no more memory than they may take."""
+        """Whether the group's rows fit and its array is not wasteful."""
         return self.fits(group, max(ends[row] for row in group.rows)) and not self.wasteful(group, ends)
 
     def cost(self, groups: Sequence[Group], ends: Sequence[int]) -> int:
-        """Positions that attention reads in one forward; each call counts as `call_cost` positions."""
+        """Returns the positions that attention reads in one forward, counting each call as `call_cost` positions."""
         return sum(len(group.rows) * max(ends[row] for row in group.rows) + self._call for group in groups)
 
     def best(self, ends: Sequence[int], apart: Collection[int] = ()) -> Groups:
-        """The admissible groups of least cost for rows of so many tokens, shortest rows first: what is contiguous
-        once they are sorted. Those `apart` have one each."""
+        """Returns the cheapest admissible groups for rows of these lengths, shortest rows first. Each group is a
+        contiguous range of the rows sorted by length; each row in `apart` has its own group."""
         order = sorted((row for row in range(len(ends)) if row not in apart), key=ends.__getitem__)
         least, cuts, capacities = [0], [0], [0]
         for stop in range(1, len(order) + 1):
@@ -82,7 +82,7 @@ class Grouping:
                 allowed += self._room(ends[order[start]], _SPARE)
                 capacity = self._capacity(stop - start, longest, allowed)
                 if not capacity:
-                    break  # with shorter rows still less is allowed
+                    break  # shorter rows would be allowed even less
                 total = least[start] + (stop - start) * longest + self._call
                 if cheapest[1] == stop or total < cheapest[0]:
                     cheapest = (total, start, capacity)
@@ -103,19 +103,19 @@ class Grouping:
 
 
 def alone(groups: Groups, row: int) -> int | None:
-    """Which of them has this row and no other; None where none has."""
+    """Returns the place of the group that has only this row, or None."""
     return next((place for place, group in enumerate(groups) if group.rows == (row,)), None)
 
 
 def join_groups(groups: Groups, rows: int, joining: Groups) -> Groups:
-    """Appends the groups of a joining batch, whose rows come after `rows` others."""
+    """Returns the groups with those of a joining batch appended; its rows come after the first `rows` rows."""
     moved = (group._replace(rows=tuple(rows + row for row in group.rows)) for group in joining)
     return (*groups, *moved)
 
 
 def keep_rows(groups: Groups, rows: Sequence[int]) -> list[tuple[Group | None, list[tuple[int, int]]]]:
-    """For each group, what it is once only these rows are left, in this order, None where nothing is; and which slots
-    are to be copied: (to, from). The last slots move into gaps."""
+    """Returns, for each group, what remains of it when only `rows` are kept in this order (None if nothing), and which
+    slots to copy as (to, from). The last slots move into gaps."""
     place = {old: new for new, old in enumerate(rows)}
     changes: list[tuple[Group | None, list[tuple[int, int]]]] = []
     for group in groups:

@@ -1,4 +1,5 @@
-"""A layer of a batched model that keeps keys and values: where mlx-lm's models write them, and read them."""
+"""The cache of an attention layer in a batched model: mlx-lm's models write keys and values to it and read them back.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +21,17 @@ class GroupArrays(NamedTuple):
 
 
 class BatchedAttention:
-    """One layer's keys and values. To mlx-lm's models it is a KV cache, or a rotating one where there is a window."""
+    """One layer's keys and values. It stands in for mlx-lm's KV cache, or its rotating cache if the layer has a window.
+    """
 
     def __init__(self, owner: LayerOwner, size: int | None = None) -> None:
-        """`size` of the window, None where all of a text is seen."""
+        """`size` of the window; None if the layer attends to the whole text."""
         self._owner = owner
         self.window = owner.window(size)
         if size is not None:
             self.max_size = size
         self.groups: Groups = ()
-        self.parts: list[GroupArrays] = []  # by group; empty until the model writes, which it may never do
+        self.parts: list[GroupArrays] = []  # by group; empty until the model first writes
         self._reads: ForwardReads | None = None  # of the last forward
 
     @property
@@ -41,7 +43,7 @@ class BatchedAttention:
             self.groups, self.parts = self.window.groups, _empty(GroupArrays(keys, values), self.window.groups)
         self._reads = self.window.reads(self.groups)
         whole = self._reads.whole
-        if whole is not None and whole.written is None:  # as most are: in place, in fewer operations
+        if whole is not None and whole.written is None:  # the usual case: in place, in fewer operations
             (part,) = self.parts
             _write(part.keys, keys, whole)
             _write(part.values, values, whole)
@@ -53,8 +55,8 @@ class BatchedAttention:
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """The keys and values that this forward reads; layers without their own ask the one that they share with. If
-        attention takes groups apart, it calls `apart` instead."""
+        """Returns the keys and values for this forward; layers that share another layer's cache ask that layer. If
+        attention reads groups one by one, it calls `apart` instead."""
         assert self._reads is not None
         if (read := self._reads.whole) is not None:
             (part,) = self.parts
@@ -64,7 +66,7 @@ class BatchedAttention:
         return self._together([part.keys for part in self.parts]), self._together([part.values for part in self.parts])
 
     def apart(self) -> list[tuple[GroupRead, mx.array, mx.array]]:
-        """The part of each group that this forward reads; empty if one call of attention reads all."""
+        """Returns each group's part for this forward, or nothing if one attention call reads everything."""
         if self._reads is None or not self._owner.apart or self._reads.whole is not None:
             return []
         return [
@@ -77,7 +79,7 @@ class BatchedAttention:
         return None if self._reads is None else self._reads.order
 
     def _together(self, parts: Sequence[mx.array]) -> mx.array:
-        """All groups in one array, in the order of the batch's rows."""
+        """Concatenates all groups into one array, in the batch's row order."""
         assert self._reads is not None
         first, end = self.window.first, self.window.end
         same = [
@@ -96,7 +98,7 @@ class BatchedAttention:
     # rows
 
     def regroup(self) -> None:
-        """Changes to the window's groups. Groups that stay are not copied."""
+        """Rearranges the arrays into the window's current groups. Unchanged groups are not copied."""
         present = dict(zip(self.groups, self.parts, strict=False))
         parts = [present.get(group) or self._gather(group.rows, group) for group in self.window.groups]
         self.groups, self.parts = self.window.groups, parts
@@ -106,7 +108,7 @@ class BatchedAttention:
         if self.parts or other.parts:
             like = (self.parts or other.parts)[0]
             for layer in (self, other):
-                if not layer.parts:  # rows with nothing in them
+                if not layer.parts:  # empty rows
                     layer.groups, layer.parts = layer.window.groups, _empty(like, layer.window.groups)
         self.groups, self.parts = join_groups(self.groups, place, other.groups), self.parts + other.parts
 
@@ -148,16 +150,16 @@ class BatchedAttention:
                 to[slot : slot + 1, :, :end] = of[source : source + 1, :, :end]
 
     def shift(self, moves: Sequence[int]) -> None:
-        """Each row's positions so many nearer to the front."""
+        """Moves each row's positions `moves[row]` places to the front."""
         for i, (group, part) in enumerate(zip(self.groups, self.parts, strict=False)):
             own = [moves[row] for row in group.rows]
             if any(own):
                 self.parts[i] = GroupArrays(*(shift_positions(array, own) for array in part))
 
     def restore(self, arrays: Sequence[Sequence[mx.array]]) -> None:
-        """Holds one sequence, given as its keys and values for successive positions."""
+        """Fills this empty cache with one sequence, given as keys and values for successive positions."""
         self.groups = self.window.groups
-        if all(arrays):  # a model may have caches that it never uses
+        if all(arrays):  # some models have caches that they never use
             (group,) = self.groups
             self.parts = [GroupArrays(*(_concatenate(pieces, group.capacity) for pieces in zip(*arrays, strict=True)))]
 
@@ -168,7 +170,7 @@ class BatchedAttention:
         return [array for part in self.parts for array in part]
 
     def positions(self, row: int, start: int, end: int) -> list[mx.array]:
-        """A copy of keys and values of a row's positions, counted from the first that is held."""
+        """Returns a copy of a row's keys and values, positions counted from the first that is held."""
         if not self.parts:
             return []
         part, slot = self._place(row)
@@ -182,7 +184,7 @@ class BatchedAttention:
         return LayerSlice(self.positions(row, 0, length - start), start, least)
 
     def _place(self, row: int) -> tuple[GroupArrays, int]:
-        """The arrays and the slot that hold a row."""
+        """Returns the arrays and slot of a row."""
         return next(
             (part, group.rows.index(row))
             for group, part in zip(self.groups, self.parts, strict=True)
@@ -190,7 +192,7 @@ class BatchedAttention:
         )
 
     def _gather(self, rows: Sequence[int], group: Group) -> GroupArrays:
-        """A copy of these rows, in arrays for this group."""
+        """Copies these rows into new arrays for this group."""
         (copy,) = _empty(self.parts[0], [group])
         for slot, row in enumerate(rows):
             part, source = self._place(row)
@@ -199,7 +201,7 @@ class BatchedAttention:
                 to[slot : slot + 1, :, :end] = of[source : source + 1, :, :end]
         return copy
 
-    # mlx-lm's models ask no more of a cache than the above; some check these, or have one array wait for another.
+    # Attributes that some of mlx-lm's models read, or use to make one array wait for another.
 
     @property
     def keys(self) -> mx.array | None:
@@ -225,29 +227,29 @@ class BatchedAttention:
 
 
 class KeyPositions(NamedTuple):
-    """The positions, in their texts, of the keys that a forward reads: rows × keys, for rows of unequal length."""
+    """The positions in their texts of the keys that a forward reads, rows × keys, for rows of unequal length."""
 
     positions: mx.array
 
 
 class ChunkedAttention(BatchedAttention):
-    """The same for models that see the chunk of a text in which a query is, as Llama 4: they make the mask themselves.
+    """`BatchedAttention` for models such as Llama 4 that attend within the query's chunk and make the mask themselves.
     A chunk is kept as a window of its size."""
 
     @property
     def start_position(self) -> int | KeyPositions:
-        """The position of the first key that this forward reads."""
+        """The position of the first key in this forward."""
         starts, first = self.window.starts, self.window.first
         if isinstance(self.offset, int) and min(starts) == max(starts):
             return starts[0] + first
         return KeyPositions(mx.array(starts)[:, None] + mx.arange(first, self.window.end))
 
     def maybe_trim_front(self) -> None:
-        """The window has given back what is not seen any more."""
+        """Does nothing: the window has already dropped positions that are out of sight."""
 
 
 def _write(array: mx.array, new: mx.array, read: GroupRead) -> mx.array:
-    """In place, where nothing else refers to it."""
+    """Writes `new` into `array`, in place if nothing else refers to it."""
     if read.rows is not None:
         new = new[read.rows]
     width = new.shape[2]
@@ -255,18 +257,18 @@ def _write(array: mx.array, new: mx.array, read: GroupRead) -> mx.array:
         array[: read.used, :, read.end - width : read.end] = new
         return array
     spare = array.shape[0] - read.used
-    if spare:  # what is written into slots without a row is never read
+    if spare:  # slots without a row are never read
         new = mx.pad(new, [(0, spare), (0, 0), (0, 0), (0, 0)])
     at = mx.broadcast_to(read.written, new.shape)
     return mx.put_along_axis(array, at, new, axis=2)
 
 
 def _move_slots(part: GroupArrays, moves: Sequence[tuple[int, int]]) -> GroupArrays:
-    """Copies slots: (to, from)."""
+    """Copies slots, each given as (to, from)."""
     if moves:
         source = mx.array([slot for _, slot in moves])
         copies = [array[source] for array in part]
-        mx.eval(copies)  # or these would still refer to the arrays that are written next
+        mx.eval(copies)  # otherwise these would refer to arrays that are written next
         for array, copy in zip(part, copies, strict=True):
             for i, (slot, _) in enumerate(moves):
                 array[slot : slot + 1] = copy[i : i + 1]
@@ -274,14 +276,14 @@ def _move_slots(part: GroupArrays, moves: Sequence[tuple[int, int]]) -> GroupArr
 
 
 def _concatenate(pieces: Sequence[mx.array], capacity: int) -> mx.array:
-    """One array of successive segments, with room to grow."""
+    """Returns one array of successive segments, padded to `capacity` positions."""
     rows, heads, _, dim = pieces[0].shape
     spare = mx.zeros((rows, heads, capacity - sum(piece.shape[2] for piece in pieces), dim), pieces[0].dtype)
     return mx.concatenate([*pieces, spare], axis=2)
 
 
 def _empty(like: GroupArrays, groups: Iterable[Group]) -> list[GroupArrays]:
-    """Zeros for each of these groups, with the heads, dimensions and types of `like`."""
+    """Returns zeros for each of these groups, with the heads, dimensions and types of `like`."""
 
     def zeros(array: mx.array, group: Group) -> mx.array:
         return mx.zeros((group.slots, array.shape[1], group.capacity, array.shape[3]), array.dtype)
@@ -290,7 +292,8 @@ def _empty(like: GroupArrays, groups: Iterable[Group]) -> list[GroupArrays]:
 
 
 def shift_positions(array: mx.array, moves: Sequence[int]) -> mx.array:
-    """Each slot's positions, so many nearer to the front. What comes from beyond the arrays means nothing."""
+    """Moves each slot's positions `moves[slot]` places to the front. Positions from beyond the array are meaningless.
+    """
     slots, heads, capacity, dim = array.shape
     by = mx.array([*moves, *[0] * (slots - len(moves))])[:, None]
     source = mx.clip(mx.arange(capacity)[None] + by, 0, capacity - 1)[:, None, :, None]

@@ -1,10 +1,10 @@
-"""Which cache layout a model gets, and what its caches can do.
+"""Chooses the cache layout of a model, and says what the model's caches can do.
 
-A layer is batched by what mlx-lm makes for it: its plain KV cache, or a rotating one. A short trial with sequences of
-unlike length, each compared with itself decoded alone, decides whether it is right for this model: some architectures
-ask the cache for what it lacks, others go wrong without an error. What fails is tried once more with a forward for each
-width: some recurrent layers ignore that rows are padded. What fails then too keeps mlx-lm's own caches, one list per
-sequence, and the reason is told.
+Whether a layer can be batched follows from the cache that mlx-lm makes for it: plain or rotating. Some architectures
+ask the cache for more than that, and some go wrong without an error, so a short trial compares sequences of unequal
+length with each decoded alone. If it fails, a second trial runs one forward for each width, because some recurrent
+layers ignore padding. If that fails too, the model keeps mlx-lm's own caches, one list per sequence, and the reason is
+reported.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from draftd.models.mlx_lm import vocabulary_size
 
 _log = logging.getLogger(__name__)
 
-# Root mean square of the outputs' differences over their standard deviation, at any position. Right layouts differ by
+# Root mean square of the outputs' differences over their standard deviation, at any position. Correct layouts differ by
 # rounding alone: up to 1e-5 in fp32, a few hundredths in halves; one wrong position of eight changes them by a tenth
 # and more. Outputs are logits, or the hidden states that these are made of.
 _TOLERANCE, _TOLERANCE_OF_HALVES = 1e-3, 0.1
 
-# The trial: how many tokens each of two sequences takes in at each stage, the first of which prefills them; and how
-# many of those are then rolled back.
+# The stages of the trial: tokens fed to each of its two sequences (the first stage is their prefill), and how
+# many of these are then rolled back.
 _STAGES = (((5, 2), (0, 0)), ((4, 2), (3, 0)), ((2, 0), (0, 0)), ((1, 3), (0, 0)), ((2, 2), (0, 0)))
-_LONGEST = 16  # tokens of neither are more
+_LONGEST = 16  # tokens: the longest of the two
 
-_ENOUGH = 2  # layers, of a model whose layers are all alike
-_OF_ONE_LAYER = {"layer_idx", "layer_id", "_no_grad", "_training"}  # attributes that say nothing of what it computes
+_ENOUGH = 2  # layers, layers: enough for the trial if all layers are alike
+_OF_ONE_LAYER = {"layer_idx", "layer_id", "_no_grad", "_training"}  # attributes that do not affect the result
 
-_STEP = 256  # positions that mlx-lm's own caches grow by
+_STEP = 256  # positions: the growth step of mlx-lm's own caches
 
 
-# MiniMax M3 cuts what it selects from by the batch's positions. The trial is too short to see that go wrong.
+# MiniMax M3 cuts its candidates by the batch's positions. The trial is too short to notice.
 _BLOCKS = "index_block_size"
 _SELECTS = "its attention selects blocks of the batch's positions, not of each sequence's own"
 
@@ -49,19 +49,19 @@ _RANKS = "_draftd_ranks"
 
 
 class Ranks(Protocol):
-    """The ranks that share a model, as rank 0 sees them."""
+    """The ranks that share a model, seen from rank 0."""
 
-    #: Why each way to batch is wrong for what the model asks its caches for on any of the ranks, as for `refusals`.
+    #: Why each way to batch fails on some rank, as returned by `refusals`.
     refusals: Sequence[str]
-    #: What caches take of the rank where they take most.
+    #: Cache bytes on the rank where they are largest.
     taken: CacheBytes
 
     def caches(self, layout: CacheLayout) -> Caches:
-        """Caches of all ranks."""
+        """Returns caches that span all ranks."""
 
 
 def share(model: Any, ranks: Ranks) -> None:
-    """From now on `model` is one of several ranks, and all that is done with its caches is done by all of them."""
+    """Marks `model` as one of several ranks: operations on its caches then run on all of them."""
     setattr(model, _RANKS, ranks)
 
 
@@ -76,16 +76,17 @@ def _caches(model: Any, layout: CacheLayout) -> Caches:
 
 
 def local_caches(model: Any, layout: CacheLayout, *, segmented: bool = True) -> Caches:
-    """Caches of this process, without sequences. `segmented`: as for `BatchedCaches`."""
+    """Returns empty caches of this process. `segmented`: see `BatchedCaches`."""
     if layout.batched:
         return BatchedCaches(model, layout, segmented=segmented)
     return PerSequenceCaches(model, layout.forwards)
 
 
 def why_not_batched(model: Any, *, weights: bool = True) -> str:
-    """Why one forward cannot serve all sequences of this model; empty where it can. Tried once for each model, and
-    remembered on the model itself, with which it goes. Without `weights` none are read: it is what is known before the
-    trial has compared anything. With them, raises ModelLoadError where what the model computes is not finite."""
+    """Returns why one forward cannot serve all sequences of this model; empty if it can.
+
+    The answer is computed once and stored on the model. Without `weights` no weights are read, and only failures that
+    show before any comparison are found. With them, raises ModelLoadError if the model's outputs are not finite."""
     saved: str | None = getattr(model, "_draftd_not_batched", None)
     if saved is not None:
         return saved
@@ -104,14 +105,14 @@ def _without_layout(model: Any) -> str:
     return _SELECTS if any(hasattr(layer, _BLOCKS) for layer in model.modules()) else ""
 
 
-# What is tried, the best first: attention takes sequences of unlike length apart; one call of it takes all; it has an
-# axis of its own for queries that share a head (Gemma 2); only sequences that take in equally many tokens share a
+# The ways to batch, best first: attention reads groups of rows one by one; one call reads all; one call with an
+# extra mask axis for queries that share a head (Gemma 2); only sequences of equal width share a
 # forward.
 WAYS: list[dict[str, Any]] = [{"apart": True}, {}, {"axes": 2}, {"level": True, "apart": True}, {"level": True}]
 
 
 def _choose_way(model: Any, weights: bool) -> str:
-    """Why there is no way in which its sequences can share forwards; empty where one is, which is noted."""
+    """Notes the first of `WAYS` that works for the model. Returns why none does; empty if one does."""
     together, ranks = "", ranks_of(model)
     for i, way in enumerate(WAYS):
         if ranks is None and "apart" in way and not take_rows_apart(model):
@@ -129,9 +130,9 @@ def _choose_way(model: Any, weights: bool) -> str:
 
 @contextlib.contextmanager
 def shallow(model: Any) -> Iterator[None]:
-    """Has the model only its first two layers, where all of them are alike: what a layout does to one it does to all.
+    """Reduces the model to its first two layers if all layers are alike: a layout affects them all in the same way.
 
-    Not of a model that several ranks share, whose followers have theirs."""
+    A model shared by several ranks is left as it is, because its followers have their own layers."""
     holder: Any = None
     layers: Any = getattr(model, "layers", None)
     if ranks_of(model) is None and isinstance(layers, list) and len(layers) > _ENOUGH:
@@ -149,8 +150,8 @@ def shallow(model: Any) -> Iterator[None]:
 
 
 def _kind(layer: Any) -> list[Any]:
-    """What layers have in common that compute the same with other weights: classes, shapes, and all settings but the
-    layer's own number."""
+    """Returns a layer's classes, shapes and settings without its number: equal for layers that compute the same with
+    other weights."""
     parts: list[Any] = []
     for path, module in layer.named_modules():
         settings = {name: value for name, value in vars(module).items() if name not in _OF_ONE_LAYER}
@@ -163,7 +164,8 @@ def _kind(layer: Any) -> list[Any]:
 
 
 def refusals(model: Any) -> list[str]:
-    """Why each of `WAYS` is wrong, as far as that shows before anything is computed; empty where nothing does."""
+    """Returns why each of `WAYS` fails, as far as that shows before anything is computed; empty strings where nothing
+    does."""
     if reason := _without_layout(model):
         return [reason] * len(WAYS)
     lacks = "" if take_rows_apart(model) else "its attention does not take sequences apart"
@@ -171,41 +173,43 @@ def refusals(model: Any) -> list[str]:
 
 
 def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
-    """Why the batched layout is wrong for this model; empty where two sequences of unlike length get the logits that
-    each gets alone, before and after a rollback. Raises ModelLoadError where these are not finite. Without `weights`
-    nothing is computed: what the model asks the caches for shows all the same. `way`: fields of `CacheLayout`."""
-    PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1])  # raises what no layout can mend
+    """Returns why the batched layout is wrong for this model; empty if two sequences of unequal length get the same
+    logits as each alone, before and after a rollback.
+
+    Raises ModelLoadError if logits are not finite. Without `weights` nothing is computed, which still shows what the
+    model asks its caches for. `way`: fields of `CacheLayout`."""
+    PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1])  # raises the errors that no layout can avoid
     vocabulary = vocabulary_size(model)
     texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(2)]
     alone = _alone(model, texts) if weights else []
     if not all(bool(mx.isfinite(mx.max(logits, axis=-1)).all().item()) for logits in alone):
         what = "what it computes is not finite (NaN or infinity), although its weights are"
         raise ModelLoadError(what, "fetch the model again, with its own config.json")
-    build = _caches if weights else local_caches  # what is not computed needs no other rank
+    build = _caches if weights else local_caches  # without computation no other rank is needed
     try:
-        for call_cost in (None, 0):  # sequences in one array, and each in one of its own
+        for call_cost in (None, 0):  # sequences in one array, then each in its own
             caches = build(model, CacheLayout(True, call_cost=call_cost, **way))
             actual = _batched_logits(caches, texts, weights)
             if not weights:
                 continue
             worst = _difference(alone, actual)
             halves = alone[0].dtype in (mx.float16, mx.bfloat16)
-            if not worst <= (_TOLERANCE_OF_HALVES if halves else _TOLERANCE):  # NaN of the batch alone is wrong too
+            if not worst <= (_TOLERANCE_OF_HALVES if halves else _TOLERANCE):  # a NaN in the batch only is an error too
                 return f"in a batch of unlike lengths its logits differ from those of each sequence alone ({worst:.2g})"
     except NotServing:
-        raise  # a rank was lost, which says nothing of the layout
+        raise  # a lost rank says nothing about the layout
     except Exception as error:
         return f"it asks for what the batched layout lacks ({type(error).__name__}: {error})"
     return ""
 
 
 def _alone(model: Any, texts: list[list[int]]) -> list[mx.array]:
-    """The logits of the trial's real positions, of each sequence by itself and of nothing that was rolled back: of one
-    forward for each, since what follows a position does not change it."""
+    """Returns the logits of each sequence alone at the trial's real positions. One forward per sequence is enough,
+    because later tokens do not change earlier logits."""
     lengths, logits, whole = [0] * len(texts), list[mx.array](), list[mx.array]()
     for text in texts:
         whole.append(_caches(model, CacheLayout()).fresh().forward(pad_rows([text]), [len(text)])[0])
-        mx.eval(whole)  # now: see `_batched`
+        mx.eval(whole)  # now: see `_batched_logits`
     for widths, rolled_back in _STAGES:
         logits += [whole[row][lengths[row] : lengths[row] + width] for row, width in enumerate(widths) if width]
         lengths = [n + width - back for n, width, back in zip(lengths, widths, rolled_back, strict=True)]
@@ -213,10 +217,11 @@ def _alone(model: Any, texts: list[list[int]]) -> list[mx.array]:
 
 
 def _batched_logits(caches: Caches, texts: list[list[int]], evaluated: bool) -> list[mx.array]:
-    """The same where the sequences are prefilled, join, go on by unlike widths, are rolled back and go on again.
+    """Returns the logits of the same positions when the sequences are prefilled, join, continue with unequal widths,
+    are rolled back and continue.
 
-    Each forward is computed before the next is built. The graph of many scatters the heap, and every later forward of
-    the process would take about three per cent longer."""
+    Each forward is evaluated before the next is built: one large graph fragments the heap and makes all later forwards
+    of the process about three per cent slower."""
     (prefills, _), *stages = _STAGES
     results: list[mx.array] = []
     for text, width in zip(texts, prefills, strict=True):
@@ -240,11 +245,11 @@ def _batched_logits(caches: Caches, texts: list[list[int]], evaluated: bool) -> 
 
 
 def _difference(expected: list[mx.array], actual: list[mx.array]) -> float:
-    """The largest at any position, as `_TOLERANCE` has it."""
+    """Returns the largest difference at any position, in the unit of `_TOLERANCE`."""
     worst = 0.0
     for wanted, other in zip(expected, actual, strict=True):
         a, b = wanted.astype(mx.float32), other.astype(mx.float32)
-        never = mx.isinf(a) & (a == b)  # tokens that a model rules out
+        never = mx.isinf(a) & (a == b)  # tokens that the model rules out
         a, b = mx.where(never, 0, a), mx.where(never, 0, b)
         scale = mx.maximum(mx.sqrt(mx.var(a, axis=-1)), 1e-6)
         off = float((mx.sqrt(mx.mean((a - b) ** 2, axis=-1)) / scale).max().item())
@@ -254,33 +259,34 @@ def _difference(expected: list[mx.array], actual: list[mx.array]) -> float:
 
 
 def make_caches(model: Any, forwards: int = 1) -> Caches:
-    """The best layout that the model allows, holding no sequences. A rollback may go back over so many `forwards`."""
+    """Returns empty caches in the best layout that the model allows. One rollback may undo up to `forwards` forwards.
+    """
     if why_not_batched(model):
         return _caches(model, CacheLayout(forwards=forwards))
     return _caches(model, CacheLayout(True, forwards=forwards, **model._draftd_way))
 
 
 class CacheBytes(NamedTuple):
-    """What the caches of a model take: for one `position` of one sequence, and at most for all of its `window`s."""
+    """Cache bytes of a model: for one `position` of one sequence, and at most for all of a sequence's `window`s."""
 
     position: int
     window: int
 
 
 def cache_bytes(model: Any) -> CacheBytes:
-    """By the arrays of one forward, which is never computed: no weights are read. An estimate where mlx-lm's own caches
-    differ in what they keep."""
+    """Returns the cache bytes, from the shapes of one forward that is never computed, so no weights are read. An
+    estimate if mlx-lm's own caches are in use."""
     ranks = ranks_of(model)
     return local_bytes(make_caches(model)) if ranks is None else ranks.taken
 
 
 def local_bytes(caches: Caches) -> CacheBytes:
-    """The same, of caches of this process without rows, which are used up."""
+    """Returns the cache bytes of this process's empty `caches`, which must not be used afterwards."""
     row = caches.fresh()
     row.forward(mx.array([[0]], dtype=mx.uint32), [1])
     size = CacheBytes(row.position_bytes, row.window_bytes)
     if not any(size):
         size = CacheBytes(-(-row.nbytes // _STEP), 0)
     row.clear()
-    caches.clear()  # or it would keep the weights until the collector
+    caches.clear()  # otherwise the weights would stay until garbage collection
     return size

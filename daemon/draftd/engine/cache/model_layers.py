@@ -1,14 +1,14 @@
-"""What layers of mlx-lm's models do otherwise here. The layers of one model get classes of their own: other models of
-the process, and mlx-lm itself, are left as they are.
+"""Changes to layers of mlx-lm's models, made by giving one model's layers classes of their own. Other models in the
+process, and mlx-lm itself, stay unchanged.
 
-Attention over rows of unlike length is a call for each group of rows that lie in one array. The layers call a function
-of their own module for it; `take_rows_apart` gives them another, which asks the cache for the groups and calls mlx-lm's
-for each. And where a model counts positions itself (GPT-BigCode, Llama 4), it counts from each row's offset.
+Attention over rows of unequal length is one call for each group of rows that share an array. `take_rows_apart` replaces
+the attention function in the layers by one that asks the cache for the groups and calls mlx-lm's function for each.
+Models that count positions themselves (GPT-BigCode, Llama 4) then count from each row's offset.
 
-Logits are computed of the positions that are read, and of no others. mlx-lm's models end in a linear layer called
-`lm_head`, or use their embedding as one. Of a prompt only the last position is read there, and with a large vocabulary
-the others would take a quarter of its time; of a step, none that is replayed. So that layer is given the positions that
-are read alone. A model that ends otherwise computes all.
+Logits are computed only for positions that are read: the last one of a prompt, where the others would take a quarter of
+the time with a large vocabulary, and none of the tokens replayed in a step. mlx-lm's models end in a linear layer
+called `lm_head`, or use their embedding as one; that layer receives only the positions that are read. A model that ends
+differently computes all logits.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _ASKS = "_draftd_last_positions"
 
 
 def take_rows_apart(model: Any) -> bool:
-    """Has the model's own layers call attention for groups of rows, for good; whether there is one that does. Models
-    that call MLX's directly have none: their rows share a call."""
+    """Makes the model's layers call attention once for each group of rows, permanently. Returns False for models that
+    call MLX's attention directly: their rows share a call."""
     any_apart = False
     kinds: dict[type, type] = {}
     for layer in model.modules():
@@ -49,8 +49,8 @@ def take_rows_apart(model: Any) -> bool:
 
 
 def _keeping_apart(kind: type) -> type:
-    """The same class with the same methods, but that those which call mlx-lm's attention call `_apart`, and `arange` of
-    numpy or MLX ours; `kind` itself where none does, or where all do already."""
+    """Returns a subclass whose methods call `_apart` instead of mlx-lm's attention, and our `arange` instead of numpy's
+    or MLX's. Returns `kind` itself if no method calls these, or all already do."""
     if hasattr(kind, _KEEPS_APART):
         return kind
     ours: dict[str, Any] = {_ATTENTION: _apart, "np": _Numpy(), "mx": _Mlx()}
@@ -65,7 +65,8 @@ def _keeping_apart(kind: type) -> type:
 
 
 def _calls(method: FunctionType, name: str, what: Any) -> bool:
-    """Whether it refers to `what` by this name; to MLX or numpy, to count positions from the cache's."""
+    """Whether the method refers to `what` by this name; for MLX or numpy, whether it counts positions from the cache's
+    offset."""
     names = method.__code__.co_names
     counts = name == _ATTENTION or ("arange" in names and "offset" in names)
     return counts and name in names and method.__globals__.get(name) is what
@@ -79,7 +80,7 @@ def _calling(method: FunctionType, ours: dict[str, Any]) -> FunctionType:
 
 
 class _Numpy:
-    """numpy, but that `arange` counts from each of several offsets: rows × positions."""
+    """numpy with an `arange` that counts from each of several offsets: rows × positions."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
@@ -92,8 +93,8 @@ class _Numpy:
 
 
 class _Mlx:
-    """MLX, but that `arange` counts from each of several offsets, rows × positions × 1, so that they can be those of
-    queries; and of keys as the cache says, rows × 1 × 1 × positions."""
+    """MLX with an `arange` that counts from each of several offsets: for queries rows × positions × 1, for keys, as the
+    cache says, rows × 1 × 1 × positions."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(mx, name)
@@ -103,7 +104,7 @@ class _Mlx:
             return start.positions[:, None, None]
         if not isinstance(start, mx.array) or start.ndim == 0:
             return mx.arange(start, stop, *more)
-        count = int((stop[0] - start[0]).item())  # both are made of numbers, and no forward is waited for
+        count = int((stop[0] - start[0]).item())  # both come from plain numbers, so this waits for no forward
         return start[:, None, None] + mx.arange(count)[:, None]
 
 
@@ -134,16 +135,16 @@ def _apart(
 
 
 class _Wanted:
-    """`at`: rows × n, the positions whose logits the next forward computes; None for all positions."""
+    """The positions whose logits the next forward computes: `at`, rows × n; None for all."""
 
     at: mx.array | None = None
-    applied = False  # whether a layer computed only these
-    skipped = False  # that layer gives its input
+    applied = False  # whether the last layer computed only these
+    skipped = False  # the last layer returns its input
 
 
 def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions | None) -> mx.array:
-    """Runs mlx-lm's `model` on `tokens`, rows × width. Returns the logits of positions `at`, rows × n × vocabulary; of
-    all where that is None."""
+    """Runs mlx-lm's `model` on `tokens` (rows × width). Returns the logits at positions `at`, rows × n × vocabulary; at
+    all positions if `at` is None."""
     if at is None or tokens.shape[1] == len(at[0]) == 1:
         return model(tokens, cache=caches)
     wanted = _wanted_positions(model)
@@ -158,9 +159,8 @@ def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions
 
 @contextlib.contextmanager
 def without_head(model: Any) -> Iterator[None]:
-    """Has `model` give the hidden states that its last layer makes logits of, in place of these, with zeros behind
-    them: with a large vocabulary that layer takes most of a short forward. A model that ends otherwise gives its logits
-    all the same."""
+    """Makes `model` return hidden states, padded with zeros, instead of logits: with a large vocabulary the last layer
+    takes most of a short forward. A model that ends differently still returns logits."""
     wanted = _wanted_positions(model)
     wanted.skipped = True
     try:
@@ -170,7 +170,7 @@ def without_head(model: Any) -> Iterator[None]:
 
 
 def _wanted_positions(model: Any) -> _Wanted:
-    """Has the model's last layer ask for the positions, for good."""
+    """Makes the model's last layer read the wanted positions, permanently."""
     wanted: _Wanted | None = getattr(model, _ASKS, None)
     if wanted is None:
         wanted = _Wanted()
@@ -183,7 +183,7 @@ def _wanted_positions(model: Any) -> _Wanted:
 
 
 def _asking(kind: type, method: str, wanted: _Wanted) -> type:
-    """The same class, but that `method` computes what is wanted only."""
+    """Returns a subclass whose `method` computes only the wanted positions."""
     whole = getattr(kind, method)
 
     def some(self: Any, x: mx.array) -> Any:
@@ -198,13 +198,13 @@ def _asking(kind: type, method: str, wanted: _Wanted) -> type:
 
 
 def _as_wide(layer: Any, x: mx.array) -> mx.array:
-    """`x` with zeros up to as many as `layer` gives logits. Some models (Phi-3-small) write to these by their ids
-    afterwards, and MLX writes beyond an array's end."""
+    """Pads `x` with zeros to the width of the layer's logits. Some models (Phi-3-small) later write to logits by token
+    id, and MLX writes past an array's end."""
     weight = getattr(layer, "weight", None)
     more = 0 if weight is None else weight.shape[0] - x.shape[-1]
     return mx.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, more)]) if more > 0 else x
 
 
 def _take_positions(x: mx.array, at: mx.array) -> mx.array:
-    """rows × width × features at positions of each row."""
+    """Gathers `at` (positions by row) from `x`, rows × width × features."""
     return mx.take_along_axis(x, at[:, :, None], axis=1)

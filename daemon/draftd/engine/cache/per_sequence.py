@@ -1,7 +1,7 @@
-"""mlx-lm's own caches, one list per row: any architecture works, and each row is a forward of its own.
+"""mlx-lm's own caches, one list per row: works for any architecture, with one forward per row.
 
-Where they cannot give tokens back, a row goes back to what it was before a forward, and what was right of that is fed
-again."""
+If a cache cannot be trimmed, the row returns to its state before the forward, and the accepted tokens are fed again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from draftd.models.mlx_lm import make_prompt_cache
 
 @dataclass(frozen=True, slots=True)
 class OwnSnapshot:
-    """`Snapshot` of mlx-lm's own caches."""
+    """A `CacheSnapshot` of mlx-lm's own caches."""
 
     caches: list[Any]
     length: int
@@ -36,27 +36,27 @@ class OwnSnapshot:
         surplus = self.length - length
         if length < self.least:
             return None
-        caches = copy.deepcopy(self.caches)  # the arrays are shared until one is written to
+        caches = copy.deepcopy(self.caches)  # arrays are shared until written to
         if surplus and not all(cache.trim(surplus) == surplus for cache in caches):
             return None
         return OwnSnapshot(caches, length)
 
 
 class PerSequenceCaches:
-    """`Caches` of any model."""
+    """`Caches` for any model."""
 
     segmented = False
     position_bytes = 0
     window_bytes = 0
 
     def __init__(self, model: Any, forwards: int = 1) -> None:
-        """`forwards`: how many a rollback may go back over."""
+        """`forwards`: the most that one rollback may undo."""
         self._model, self._forwards = model, forwards
         self._rows: list[list[Any]] = []
-        self._before: list[list[OwnSnapshot]] = []  # by row: before the forwards since the last rollback
-        self._settled = False  # what was taken back has been
+        self._before: list[list[OwnSnapshot]] = []  # by row: snapshots from before each forward since the last rollback
+        self._settled = False  # the last rollback is complete
         self.lengths: list[int] = []
-        # A rotating cache can be trimmed for as long as its window is not full.
+        # A rotating cache can be trimmed until its window is full.
         self._trims = all(c.is_trimmable() and not hasattr(c, "max_size") for c in flat(make_prompt_cache(model)))
 
     def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
@@ -129,7 +129,7 @@ class PerSequenceCaches:
         return whole
 
     def snapshot(self, states: Sequence[Any], length: int) -> OwnSnapshot:
-        """Of caches of the same model, of which these are the states, each of one cache."""
+        """Returns a snapshot built from `states`, one for each cache of the same model."""
         caches = make_prompt_cache(self._model)
         return OwnSnapshot([type(cache).from_state(state) for cache, state in zip(caches, states, strict=True)], length)
 

@@ -1,4 +1,4 @@
-"""Prefixes that have a name and stay: small JSON files, one for each, beside the files that they name."""
+"""Pins: named prefixes that stay on disk. Each is a small JSON file beside the prefix files that it names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from draftd.errors import InvalidRequest
 from draftd.files import replace_file
 
 MOST_PINS = 32
-LEAST = 16  # tokens of a pin: what is shorter is not looked up
+LEAST = 16  # tokens: shorter prefixes are not looked up
 _VERSION = 1
 _MOST_BYTES = 64 << 20
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -23,8 +23,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """`model`: the digest of the target that its tokens are of. `files`: what the disk has of it, of the target first.
-    `created`: seconds since the epoch."""
+    """A named prefix. `model`: digest of the target whose tokens these are. `files`: prefix files on disk, the target's
+    first. `created`: seconds since the epoch."""
 
     name: str
     model: str
@@ -34,13 +34,13 @@ class Pin:
 
 
 def check_name(name: str) -> None:
-    """Raises InvalidRequest."""
+    """Raises InvalidRequest if `name` is not a valid pin name."""
     if not _NAME.fullmatch(name):
         raise InvalidRequest("name", name, "1 to 64 letters, digits, underscores, dots and dashes")
 
 
 class Pins:
-    """The pins of one folder. Any thread may read; one writes, and replaces `by_name` by another."""
+    """The pins of one folder. Any thread may read; one thread writes, by replacing `by_name`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -55,7 +55,7 @@ class Pins:
         return frozenset(name for pin in self.by_name.values() for name in pin.files)
 
     def load(self, put_aside: Callable[[Path, Exception], None]) -> None:
-        """`put_aside` takes files that cannot be read, and why."""
+        """Reads all pins. `put_aside` receives each unreadable file and its error."""
         for path in sorted(self._folder.glob("pin-*.json")):
             try:
                 if path.stat().st_size > _MOST_BYTES:
@@ -74,18 +74,18 @@ class Pins:
             self.by_name = {**self.by_name, pin.name: pin}
 
     def save(self, pin: Pin) -> None:
-        """It is on the disk when this returns. Raises OSError."""
+        """Writes the pin to disk before it returns. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_file(self._folder / _file(pin.name), json.dumps({"version": _VERSION, **asdict(pin)}))
         self.by_name = {**self.by_name, pin.name: pin}
 
     def drop(self, name: str) -> None:
-        """Raises OSError where the disk keeps it."""
+        """Deletes the pin. Raises OSError if the file cannot be deleted."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             (self._folder / _file(name)).unlink()
         self.by_name = {other: pin for other, pin in self.by_name.items() if other != name}
 
 
 def _file(name: str) -> str:
-    """A file system may not tell large letters from small ones."""
+    """Returns the pin's file name: a hash, because some file systems ignore case."""
     return f"pin-{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"

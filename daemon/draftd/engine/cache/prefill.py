@@ -1,4 +1,4 @@
-"""One model's caches of the texts that are being taken in, apart from the running ones until they join those."""
+"""One model's caches of texts that are still prefilling, separate from the running ones until they join those."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from draftd.engine.cache.base import Caches, last, pad_rows
 from draftd.engine.cache.prefix_store import PrefixStore
 from draftd.engine.sampling.logprobs import PromptLogprobs
 
-_PIECE = 128  # tokens: what is taken in is kept in pieces of at least so many, so that none takes long
+_PIECE = 128  # tokens: prefixes are kept in pieces of at least this many, so that no copy takes long
 # Tokens of one forward on a CPU. Attention writes out a score for each pair of positions there, masked ones too, which
 # takes longer than all else in a long prompt: 3,072 tokens of SmolLM2 took 20.4 s by 256, 22.7 s by 512, 25.1 by 1,024.
 _WIDEST_ON_CPU = 256
@@ -19,19 +19,19 @@ _WIDEST_ON_CPU = 256
 
 @dataclass(slots=True)
 class _PrefillText:
-    caches: Caches  # which several may share
-    length: int  # that its caches will have
-    prefix: Sequence[int]  # the text itself, where it uses what is kept of other texts and is kept; else empty
-    kept: int = 0  # tokens of it that were found or kept
+    caches: Caches  # texts may share caches
+    length: int  # tokens that its caches will have
+    prefix: Sequence[int]  # the text, if it uses the prefix store; else empty
+    kept: int = 0  # tokens that were found in the prefix store, or kept there
     row: int = 0  # of the caches
-    forks: list[int] = field(default_factory=list)  # lengths of it to be kept on the way, ascending
+    forks: list[int] = field(default_factory=list)  # lengths to keep on the way, ascending
 
 
 class Prefill:
-    """Texts go by keys of the caller's."""
+    """The texts of one model that are prefilling, by keys that the caller chooses."""
 
     def __init__(self, running: Caches, store: PrefixStore) -> None:
-        """`store`: has prefixes that need not be taken in, and keeps what is taken in."""
+        """`store`: supplies known prefixes, and keeps new ones."""
         self.running, self.store = running, store
         self._texts: dict[int, _PrefillText] = {}
         self._widest = _WIDEST_ON_CPU if mx.default_device() == mx.Device(mx.cpu) else 1 << 30
@@ -40,9 +40,11 @@ class Prefill:
         return key in self._texts
 
     def open(self, key: int, length: int, prefix: Sequence[int], *, computed: bool = False) -> int | None:
-        """Begins a text of which `length` tokens will be taken in. `prefix` is looked up in the prefix store, but for
-        its last token, whose logits are asked for; empty: the text is neither looked up nor kept. Returns how many
-        tokens were found; None where none were looked for. `computed`: all of it is, so nothing is found."""
+        """Begins a text of which `length` tokens will be taken in. Returns the tokens found in the prefix store, or
+        None without a lookup.
+
+        `prefix` is looked up except for its last token, whose logits the caller needs; if empty, the text is neither
+        looked up nor kept. `computed`: all tokens are computed, so nothing is looked up."""
         text = self._texts[key] = _PrefillText(self.running.fresh(length), length, prefix)
         if not (prefix and self.store.open):
             return None
@@ -56,17 +58,17 @@ class Prefill:
         return text.kept
 
     def fork(self, key: int, length: int) -> None:
-        """Keeps the first `length` tokens as soon as they are taken in, unless they are all of the text."""
+        """Keeps the first `length` tokens as soon as they are taken in, unless they are the whole text."""
         text = self._texts[key]
         if text.prefix:
             text.forks = sorted({*text.forks, length})
 
     def take_in(self, key: int, tokens: Sequence[int], logprobs: PromptLogprobs | None = None) -> mx.array:
         """Begins to take in more tokens. Returns the logits of the last one, 1 × 1 × vocabulary, which cost nothing
-        unless they are read. `logprobs` has those of all of them computed and read, some at a time.
+        unless read. `logprobs` computes and reads the logits of all tokens, piece by piece.
 
-        Where the text parts from another, as after a system prompt that many have, a snapshot is kept: what cannot be
-        kept in segments serves the next text that begins so (Pan et al. 2024, Marconi)."""
+        Keeps a snapshot where the text departs from another, as after a common system prompt: what cannot be kept in
+        segments then serves the next text that begins in the same way (Pan et al. 2024, Marconi)."""
         text = self._texts[key]
         while text.forks and not text.caches.segmented and text.forks[0] - self._length(text) < len(tokens):
             fork = text.forks.pop(0)
@@ -91,8 +93,8 @@ class Prefill:
                 return logits[:, -1:]
 
     def take_in_together(self, texts: Mapping[int, Sequence[int]]) -> mx.array:
-        """Begins to take in several whole texts of which nothing was, in one forward. Returns the logits of the last
-        tokens, texts × 1 × vocabulary, in their order."""
+        """Begins to take in several whole new texts in one forward. Returns the logits of their last tokens, texts × 1
+        × vocabulary, in the same order."""
         caches = self.running.fresh(*(self._texts[key].length for key in texts))
         for row, key in enumerate(texts):
             text = self._texts[key]
@@ -103,16 +105,16 @@ class Prefill:
         return caches.forward(pad_rows(tokens), widths, at=last(widths))
 
     def settle(self, key: int, *more: mx.array) -> None:
-        """Computes what the last forward left to be computed, and `more` with it."""
+        """Computes what the last forward left uncomputed, together with `more`."""
         mx.eval(self._texts[key].caches.arrays(), *more)
 
     def length(self, key: int) -> int:
-        """Tokens of the text that were taken in."""
+        """Returns the tokens of the text that were taken in."""
         return self._length(self._texts[key])
 
     def keep_piece(self, key: int, tokens: Sequence[int]) -> None:
-        """Keeps what was taken in of the text `tokens`, where that is a piece more than was kept before, or others part
-        from it here."""
+        """Keeps the text so far in the prefix store if it has grown by a piece, or if another text departs from it
+        here."""
         text = self._texts[key]
         length = self._length(text)
         reached = [fork for fork in text.forks if fork <= length]
@@ -121,14 +123,14 @@ class Prefill:
             self.keep(key, tokens)
 
     def keep(self, key: int, tokens: Sequence[int]) -> None:
-        """Keeps what was taken in of the text `tokens`, if it is one that is kept."""
+        """Keeps the text so far in the prefix store, if it uses that."""
         text = self._texts[key]
         if text.prefix:
             text.kept = min(self._length(text), len(tokens))
             self.store.keep(tokens, text.caches, text.row, text.kept)
 
     def join(self, keys: Sequence[int]) -> list[int]:
-        """Makes these texts the last of the running ones; in which order."""
+        """Moves these texts to the end of the running ones. Returns the order of their keys there."""
         joined: list[int] = []
         while len(joined) < len(keys):
             caches = next(self._texts[key].caches for key in keys if key in self._texts)
@@ -145,7 +147,7 @@ class Prefill:
         return joined
 
     def drop(self, key: int) -> None:
-        """Forgets a text; an unknown one is no error."""
+        """Forgets a text; an unknown key is no error."""
         text = self._texts.pop(key, None)
         if text is not None:
             rows = list(range(len(text.caches.lengths)))
@@ -156,7 +158,7 @@ class Prefill:
                 self._renumber(text.caches)
 
     def _renumber(self, caches: Caches) -> None:
-        """Numbers the rows of the texts that still share `caches` again, after some have left."""
+        """Updates the row numbers of the texts that still share `caches`."""
         sharing = sorted((text for text in self._texts.values() if text.caches is caches), key=lambda text: text.row)
         for row, text in enumerate(sharing):
             text.row = row

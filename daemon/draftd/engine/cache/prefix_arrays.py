@@ -1,4 +1,4 @@
-"""Splits what a prefix store keeps into arrays and a description, and puts them together again. Engine thread only."""
+"""Splits cached prefixes into arrays and a description, and rebuilds them. Engine thread only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from draftd.engine.cache.base import BatchedSnapshot, CachedPrefix, Caches, KVSe
 from draftd.engine.cache.per_sequence import OwnSnapshot, PerSequenceCaches
 from draftd.engine.cache.prefix_file import StoredArray
 
-Made = Callable[[], mx.array]  # one array, computed when it is asked for
+Made = Callable[[], mx.array]  # one array, computed when called
 
 
 class SplitArrays(NamedTuple):
-    """How arrays go together, in what JSON can hold; their bytes; and the arrays."""
+    """Arrays, their bytes, and a description in JSON of how they fit together."""
 
     form: Any
     nbytes: int
@@ -24,7 +24,8 @@ class SplitArrays(NamedTuple):
 
 
 def apart(prefixes: Sequence[CachedPrefix], start: int) -> SplitArrays | None:
-    """What was found of a text, from position `start` on, which is 0 but of segments. None for what cannot be kept."""
+    """Splits the prefixes of a text from position `start` on; `start` is 0 unless they are segments. Returns None if
+    they cannot be kept."""
     pieces = [prefix for prefix in prefixes if isinstance(prefix, KVSegment)]
     if pieces:
         return _segments(pieces, start)
@@ -43,8 +44,8 @@ def apart(prefixes: Sequence[CachedPrefix], start: int) -> SplitArrays | None:
 
 
 def together(form: Any, arrays: Sequence[mx.array], length: int, caches: Caches) -> CachedPrefix:
-    """What `apart` took apart, for such caches. `length`: tokens of the text, or of a segment its positions. Raises
-    ValueError or KeyError where it is of other ones."""
+    """Rebuilds a prefix from what `apart` returned, for `caches` of the same layout. `length`: tokens of the text, or
+    positions of a segment. Raises ValueError or KeyError if the description does not fit."""
     rest = iter(arrays)
     if isinstance(caches, PerSequenceCaches):
         return caches.snapshot([_unflatten(state, rest) for state in form["states"]], length)
@@ -55,7 +56,7 @@ def together(form: Any, arrays: Sequence[mx.array], length: int, caches: Caches)
 
 
 def store_array(make: Made) -> StoredArray:
-    """A copy that any thread may read."""
+    """Copies an array to memory that any thread may read."""
     array = make()
     bits = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
     return StoredArray(str(array.dtype).rpartition(".")[2], np.array(bits))
@@ -91,7 +92,7 @@ def _join_arrays(arrays: list[mx.array]) -> Made:
 
 
 def _flatten(state: Any, arrays: list[mx.array]) -> Any:
-    """A tree of what JSON can hold, with `{"array": 1}` for each array, which goes to `arrays`."""
+    """Returns the tree in JSON with `{"array": 1}` in place of each array, and appends the arrays to `arrays`."""
     if isinstance(state, mx.array):
         arrays.append(state)
         return {"array": 1}

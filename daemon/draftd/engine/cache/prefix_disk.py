@@ -1,8 +1,8 @@
-"""Prefixes that outlive the process: a folder of files, and which of them serves a text.
+"""Prefixes on disk, in one folder: they outlive the process and serve later texts.
 
-Files that are pinned stay until their pins are dropped; of the others those used last stay, within a limit. One of
-another model, or of other versions, is never used, and counts within the same limits. What is damaged, or is no such
-file, is put aside under another name, with a line in the log. Imports no MLX.
+Pinned files stay until their pins are dropped; of the others the most recently used stay, within a limit. Files of
+another model or version are never used but count towards the limits. A damaged or foreign file is renamed and logged.
+Imports no MLX.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from draftd.errors import NoRoom
 _log = logging.getLogger(__name__)
 
 ASIDE = ".damaged"
-_MOST_ASIDE = 8  # files that were put aside and stay
-_OLD_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{32}\.safetensors(\.damaged)?")  # what earlier versions kept here
+_MOST_ASIDE = 8  # renamed damaged files that are kept
+_OLD_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{32}\.safetensors(\.damaged)?")  # names that earlier versions used
 _MOST_FILES = 4096
 
 
 @dataclass(slots=True, eq=False)
 class DiskPrefix:
-    """A file. `header` without its arrays. `used`: seconds since the epoch."""
+    """A prefix file and its header without arrays. `used`: seconds since the epoch."""
 
     name: str
     nbytes: int
@@ -54,14 +54,14 @@ class DiskPrefix:
 
 
 class PrefixPiece(NamedTuple):
-    """A file that serves a text, up to so many of its tokens."""
+    """A file and how many tokens of a text it serves up to."""
 
     file: DiskPrefix
     length: int
 
 
 class DiskUsage(NamedTuple):
-    """Bytes and files, the pinned ones among them; errors: writes that failed since the start. Fields of `PrefixStatus`
+    """Bytes and files on disk, pinned ones included, and failed writes since the start. Fields of `PrefixStatus`
     (observer.py)."""
 
     disk_bytes: int
@@ -74,11 +74,12 @@ class DiskUsage(NamedTuple):
 
 
 class PrefixDisk:
-    """Any thread: nothing here waits for the disk, but `close`. Reading and writing have a thread each."""
+    """The folder of prefix files. Any thread: only `close` waits for the disk. Reading and writing have a thread each.
+    """
 
     def __init__(self, folder: Path, limit_bytes: int, pinned_bytes: int) -> None:
-        """`limit_bytes`: of files that are not pinned, `pinned_bytes` of the others. The folder is made when something
-        is written; no other process may use it."""
+        """`limit_bytes` is for unpinned files, `pinned_bytes` for pinned ones. The folder is created with the first
+        file; no other process may use it."""
         self.folder, self.limit, self.pinned_limit = folder, limit_bytes, pinned_bytes
         self.pins = Pins(folder)
         self._lock = threading.RLock()
@@ -86,16 +87,16 @@ class PrefixDisk:
         self._tries: dict[str, TokenTrie[DiskPrefix]] = {}
         self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-prefix-read")
         self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-prefix-write")
-        self._coming: set[str] = set()  # files of pins that do not name them yet
-        self._full = False  # the last file could not be written, which was said
+        self._coming: set[str] = set()  # files of pins that are not saved yet
+        self._full = False  # the last write failed, and that was logged
         self._errors = self._pin_errors = 0
 
     def start(self) -> Future[None]:
-        """Looks at what is there. Until that is done nothing is found."""
+        """Reads the folder's index. Nothing is found before that is done."""
         return self._writing.submit(self._scan)
 
     def close(self, seconds: float) -> None:
-        """Begins nothing more, and waits so long for what is under way; half a file is removed by the next start."""
+        """Starts nothing more and waits up to `seconds` for running work; the next start deletes incomplete files."""
         last = self._writing.submit(lambda: None)
         self._reading.shutdown(wait=False, cancel_futures=True)
         with contextlib.suppress(TimeoutError):
@@ -114,8 +115,8 @@ class PrefixDisk:
     # finding
 
     def parts(self, key: str, tokens: Sequence[int], have: int, *, segments: bool) -> list[PrefixPiece]:
-        """The files that have more of a text's beginning than its first `have` tokens: of segments those that follow
-        one another, else the one that has most."""
+        """Returns the files that have more of a text's beginning than its first `have` tokens: successive segments, or
+        the single file that covers most."""
         with self._lock:
             trie = self._tries.get(key)
             path = trie.path(pack_tokens(tokens)) if trie is not None else []
@@ -154,7 +155,7 @@ class PrefixDisk:
             return sum(self._files[name].nbytes for name in names if name in self._files)
 
     def read(self, file: DiskPrefix) -> Future[list[StoredArray]]:
-        """Ends with BadFile where it is damaged: then it is put aside."""
+        """Reads a file's arrays. The future raises BadFile if the file is damaged, which is then renamed."""
         return self._reading.submit(self._read, file)
 
     def _read(self, file: DiskPrefix) -> list[StoredArray]:
@@ -175,30 +176,32 @@ class PrefixDisk:
     # writing
 
     def begin(self, header: PrefixHeader, nbytes: int, pin: Sequence[str] | None = None) -> Future[PrefixWriter]:
-        """Next `put` its arrays, of `nbytes` together, each when the one before is done, then `finish`; or `abort`. The
-        futures end with NoRoom where it cannot be written. `pin`: for a pin that will name it, together with these
-        files. A pin's files stay until `settle`, or for as long as a pin names them."""
+        """Starts a file for arrays of `nbytes` in all. Then `put` each array after the one before is done, and call
+        `finish` or `abort`.
+
+        The futures raise NoRoom if the disk is full or fails. `pin`: the names of other files that the same future pin
+        will name. A pin's files stay until `settle`, or as long as a pin names them."""
         return self._writing.submit(self._begin, header, nbytes, pin)
 
     def put(self, writer: PrefixWriter, stored: StoredArray) -> Future[None]:
         return self._writing.submit(self._put, writer, stored)
 
     def finish(self, writer: PrefixWriter) -> Future[str]:
-        """Ends with the file's name."""
+        """Completes the file. The future returns its name."""
         return self._writing.submit(self._finish, writer)
 
     def abort(self, begun: Future[PrefixWriter]) -> None:
-        """Removes what there is of it."""
+        """Deletes the incomplete file."""
 
         def remove() -> None:
             with contextlib.suppress(Exception):
                 begun.result().abort()
 
-        with contextlib.suppress(RuntimeError):  # closed: the next start removes it
+        with contextlib.suppress(RuntimeError):  # closed: the next start deletes it
             self._writing.submit(remove)
 
     def pin(self, pin: Pin) -> Future[None]:
-        """Ends when the disk has it. Its files are no longer counted among the others."""
+        """Saves a pin; its files no longer count as unpinned. The future ends when the pin is on disk."""
 
         def save() -> None:
             with self._told_once(pin=True):
@@ -208,7 +211,7 @@ class PrefixDisk:
         return self._writing.submit(save)
 
     def settle(self, names: Sequence[str]) -> None:
-        """No pin that does not name these files yet will."""
+        """Declares that no unsaved pin will name these files any more."""
 
         def release() -> None:
             self._coming.difference_update(names)
@@ -218,7 +221,7 @@ class PrefixDisk:
             self._writing.submit(release)
 
     def drop(self, name: str) -> Future[None]:
-        """Removes a pin: its files then count as unpinned. An unknown name is no error."""
+        """Deletes a pin: its files then count as unpinned. An unknown name is no error."""
 
         def remove() -> None:
             with self._told_once(pin=True):
@@ -262,7 +265,7 @@ class PrefixDisk:
 
     @contextlib.contextmanager
     def _told_once(self, writer: PrefixWriter | None = None, *, pin: bool) -> Iterator[None]:
-        """An error of the disk becomes NoRoom, is counted, and is logged once until something can be written again."""
+        """Turns a disk error into NoRoom, counts it, and logs it once until a write succeeds."""
         try:
             yield
         except OSError as error:
@@ -278,13 +281,13 @@ class PrefixDisk:
                 _log.warning("%s; requests are served all the same", message)
             raise NoRoom(message) from error
 
-    # the files that there are
+    # the index of files
 
     def _scan(self) -> None:
         self.pins.load(self._put_aside)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for path in sorted(self.folder.iterdir()):
-                killed = path.name.endswith(TEMPORARY) or path.name.startswith(".pin-")  # left by a process
+                killed = path.name.endswith(TEMPORARY) or path.name.startswith(".pin-")  # left by a killed process
                 if killed or _OLD_NAME.fullmatch(path.name):
                     with contextlib.suppress(OSError):
                         path.unlink()
@@ -325,7 +328,7 @@ class PrefixDisk:
             if other is None or other.header.start >= file.header.start:
                 node.value, file.node = file, node
                 if other is not None:
-                    other.node = None  # this one has all that it has
+                    other.node = None  # the new file covers it
             self._files[file.name] = file
 
     def _forget(self, file: DiskPrefix) -> None:
@@ -337,7 +340,7 @@ class PrefixDisk:
                 self._tries[file.header.key].prune(node)
 
     def _bound(self) -> None:
-        """Removes what was not used for longest, of what is not pinned."""
+        """Deletes the least recently used unpinned files beyond the limit."""
         pinned = self.pins.files | self._coming
         with self._lock:
             others = sorted(

@@ -1,8 +1,8 @@
-"""One prefix as a file: a ZIP archive that compresses nothing, and nothing that runs code when it is read.
+"""A prefix as a file: an uncompressed ZIP archive, in which nothing can run code when it is read.
 
-Its header says which text it is of, of which model, and how its arrays go together; each part has a checksum. A file is
-written under another name, and gets its own when it is whole and on the disk. Imports no MLX: files are read and
-written on threads of their own.
+The header names the text, the model, and how the arrays fit together; each part has a checksum. A file is written under
+a temporary name, and renamed when it is complete and on disk. Imports no MLX: files are read and written on threads of
+their own.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _MOST_HEADER = 16 << 20
 
 
 class BadFile(ValueError):
-    """It is damaged, cut off, or no file of draftd's."""
+    """The error for a file that is damaged, incomplete, or not draftd's."""
 
 
 class StoredArray(NamedTuple):
-    """An array of numpy's. `numbers`: the name of their type; numpy has no bfloat16, whose bits are uint16 here."""
+    """A numpy array. `numbers`: the name of its type; numpy has no bfloat16, whose bits are stored as uint16."""
 
     numbers: str
     data: Any
@@ -44,9 +44,9 @@ class StoredArray(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrefixHeader:
-    """The header of a file. `key`: of the model, and of all else that its arrays depend on. `tokens`: the text
-    from its beginning; the arrays are of the positions from `start` on. `least`: the fewest tokens that they can be cut
-    to. `form`: how they go together, in what JSON can hold."""
+    """The header of a file. `key`: identifies the model and everything else that the arrays depend on. `tokens`: the
+    text from its beginning; the arrays cover positions from `start` on. `least`: the fewest tokens that they can be cut
+    to. `form`: how they fit together, in JSON."""
 
     key: str
     tokens: Tokens[int]
@@ -56,13 +56,13 @@ class PrefixHeader:
 
 
 class PrefixWriter:
-    """Writes one file, an array after the other. On one thread. Everything raises OSError; then call `abort`."""
+    """Writes one file, array by array, on one thread. Methods raise OSError; the caller then calls `abort`."""
 
     def __init__(self, folder: Path, header: PrefixHeader, *, pinned: bool = False) -> None:
-        """`pinned`: for a pin that will name it."""
+        """`pinned`: a future pin will name the file."""
         self.header, self.pinned, self.nbytes = header, pinned, 0
         self._kinds: list[tuple[str, tuple[int, ...]]] = []
-        handle, self._name = tempfile.mkstemp(dir=folder, suffix=TEMPORARY)  # of mode 0600
+        handle, self._name = tempfile.mkstemp(dir=folder, suffix=TEMPORARY)  # mode 0600
         self._file = os.fdopen(handle, "wb")
         self._archive = ZipFile(self._file, "w")
         self._arrays = self._archive.open(_ARRAYS, "w", force_zip64=True)
@@ -73,7 +73,7 @@ class PrefixWriter:
         self._arrays.write(data)
 
     def finish(self, path: Path) -> None:
-        """It is on the disk, as `path`, when this returns."""
+        """Completes the file and renames it to `path`; it is on disk when this returns."""
         header = self.header
         said = [FORMAT, header.key, header.start, header.least, header.form, self._kinds]
         self._arrays.close()
@@ -95,13 +95,13 @@ class PrefixWriter:
 
 
 def read_header(path: Path) -> PrefixHeader:
-    """Without its arrays, which may be damaged still. Raises BadFile or OSError."""
+    """Returns the header without the arrays, which may still be damaged. Raises BadFile or OSError."""
     with _open_archive(path) as (_, header, _):
         return header
 
 
 def read_prefix(path: Path) -> tuple[PrefixHeader, list[StoredArray]]:
-    """All of it. Raises BadFile or OSError."""
+    """Returns the header and all arrays. Raises BadFile or OSError."""
     with _open_archive(path) as (archive, header, kinds), archive.open(_ARRAYS) as file:
         arrays = []
         for numbers, shape in kinds:
@@ -115,7 +115,7 @@ def read_prefix(path: Path) -> tuple[PrefixHeader, list[StoredArray]]:
 
 @contextlib.contextmanager
 def _open_archive(path: Path) -> Iterator[tuple[ZipFile, PrefixHeader, list[tuple[str, list[int]]]]]:
-    """The archive, its header, and which arrays it has. Whatever is wrong with it becomes BadFile."""
+    """Yields the archive, its header, and the arrays that it should have. Turns any error into BadFile."""
     try:
         with ZipFile(path) as archive:
             if any(part.compress_type != ZIP_STORED for part in archive.infolist()):
@@ -129,5 +129,5 @@ def _open_archive(path: Path) -> Iterator[tuple[ZipFile, PrefixHeader, list[tupl
             yield archive, PrefixHeader(str(key), tokens, start, least, form), kinds
     except (BadFile, OSError, MemoryError):
         raise
-    except Exception as error:  # zipfile has many, by what is damaged
+    except Exception as error:  # zipfile raises many, depending on the damage
         raise BadFile(f"it cannot be read ({error or type(error).__name__})") from None

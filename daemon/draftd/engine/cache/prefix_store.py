@@ -1,7 +1,8 @@
-"""The prefix cache: what is kept of texts' key-value caches, and what of that serves a text that begins alike.
+"""The prefix cache: key-value caches of earlier texts, reused by texts that begin in the same way.
 
-Each model's caches have a store of their own, which goes with them: weights that are read anew find nothing that others
-computed. All stores share one limit, and what was not used for longest goes first."""
+Each model has a store that lives as long as its caches, so reloaded weights never find prefixes of the old ones. All
+stores share one limit; the least recently used prefixes are dropped first.
+"""
 
 from __future__ import annotations
 
@@ -21,45 +22,45 @@ _log = logging.getLogger(__name__)
 
 
 class PrefixCache:
-    """The limit, and what was used last. Engine thread only; the numbers may be read on any."""
+    """The limit and the order of use of all stores. Engine thread only; other threads may read the numbers."""
 
     def __init__(self, limit_bytes: int = 0) -> None:
         """`limit_bytes` 0 keeps nothing."""
         self.limit = limit_bytes
-        self.bound = limit_bytes  # that may be held now: less than the limit while the machine's memory is short
-        self.bytes = 0  # held now
-        # The least recently used first. A child comes before its parent, which is used whenever it is.
+        self.bound = limit_bytes  # bytes allowed now: less than the limit while memory is short
+        self.bytes = 0  # bytes in use
+        # The least recently used first. A child comes before its parent, because using a child uses its parent.
         self._order: OrderedDict[Node[Any], PrefixStore] = OrderedDict()
         self._stores: list[PrefixStore] = []
-        self.given_back: Callable[[], None] | None = None  #: called after memory was given back to the system
-        #: Hears of each text of which a store has just kept, or had, so many tokens.
+        self.given_back: Callable[[], None] | None = None  #: called after memory was returned to the system
+        #: Called with each text, and how many of its tokens a store has kept or already had.
         self.listener: Callable[[PrefixStore, Sequence[int], int], None] | None = None
 
     @property
     def texts(self) -> int:
-        """Kept now, those not counted that others continue. The target keeps more of them than a draft."""
+        """Texts kept now, without those that another text continues. The target keeps more of them than a draft."""
         return max((store.texts for store in self._stores), default=0)
 
     def store(self, caches: Caches) -> PrefixStore:
-        """For what such caches hold, of one model; `give_up` takes it back."""
+        """Returns a store for one model's caches; `give_up` releases it."""
         store = SegmentStore(self) if caches.segmented else SnapshotStore(self)
         self._stores.append(store)
         return store
 
     def give_up(self, store: PrefixStore) -> None:
-        """All that this store keeps goes, and nothing more is found or kept there. No error where that was done."""
+        """Drops everything in a store and closes it for good. May be called twice."""
         store.clear()
         if store in self._stores:
             self._stores.remove(store)
 
     def allow(self, share: float) -> None:
-        """From now on this share of the limit may be held; what is more goes, back to the system."""
+        """Allows this share of the limit from now on, and returns memory beyond it to the system."""
         self.bound = int(self.limit * share)
         self.shed(self.bound)
 
     def shed(self, to_bytes: int) -> int:
-        """Lets go of what was not used for longest until at most `to_bytes` are held; returns how many bytes that
-        gave back to the system."""
+        """Drops the least recently used values until at most `to_bytes` are in use. Returns the bytes given back to the
+        system."""
         before = self.bytes
         self._evict(to_bytes)
         if self.bytes < before:
@@ -68,27 +69,27 @@ class PrefixCache:
                 self.given_back()
         return before - self.bytes
 
-    # what stores ask
+    # calls of stores
 
     def fits(self, nbytes: int) -> bool:
-        """Makes room for so many bytes more; whether they fit."""
+        """Makes room for `nbytes` more. Returns whether they fit."""
         if nbytes > self.bound:
             return False
         self._evict(self.bound - nbytes)
         return True
 
     def mark_used(self, store: PrefixStore, nodes: Iterable[Node[Any]]) -> None:
-        """These were used now; the deepest comes first."""
+        """Marks nodes as just used, the deepest first."""
         for node in nodes:
             self._order[node] = store
             self._order.move_to_end(node)
 
     def add_bytes(self, nbytes: int) -> None:
-        """So many bytes more are held."""
+        """Adds `nbytes` to the bytes in use."""
         self.bytes += nbytes
 
     def forget(self, node: Node[Any]) -> None:
-        """Stops counting and ordering a node whose value is dropped."""
+        """Removes a node whose value is dropped from the bytes and the order of use."""
         assert node.value is not None
         self.bytes -= node.value.nbytes
         self._order.pop(node, None)
@@ -100,7 +101,7 @@ class PrefixCache:
 
 
 class PrefixStore(ABC):
-    """The prefixes of one model's caches. Engine thread only. Tokens are a text's, from its beginning."""
+    """The prefixes of one model's caches. Engine thread only. All `tokens` start at the beginning of a text."""
 
     _trie: TokenTrie[Any]
 
@@ -109,27 +110,27 @@ class PrefixStore(ABC):
 
     @property
     def open(self) -> bool:
-        """Whether anything may be kept at all."""
+        """Whether the store may keep anything."""
         return self._cache.bound > 0
 
     @property
     @abstractmethod
     def texts(self) -> int:
-        """How many are kept, those not counted that others continue."""
+        """Texts kept, without those that another text continues."""
 
     @abstractmethod
     def find(self, tokens: Sequence[int], most: int) -> list[CachedPrefix]:
-        """What is kept of the longest known beginning of `tokens`, of at most `most` tokens, in order; nothing where
-        that is too short to be of use."""
+        """Returns the kept prefixes that together cover the longest known beginning of `tokens`, at most `most` tokens;
+        none if it is too short to be useful."""
 
     def shared_length(self, tokens: Sequence[int], most: int) -> int:
-        """How many of the first `most` tokens are those of a text that is kept, but cannot be found of it; 0 where all
-        of them can."""
+        """Returns how many of the first `most` tokens belong to a kept text but cannot be reused from it; 0 if `find`
+        covers them."""
         return 0
 
     def keep(self, tokens: Sequence[int], caches: Caches, row: int, length: int) -> None:
-        """Keeps what `caches` hold of the first `length` of `tokens` for their row `row`, as far as it is not known and
-        fits."""
+        """Keeps the first `length` of `tokens` from row `row` of `caches`, unless they are known already or do not fit.
+        """
         if length < LEAST or not self.open:
             return
         try:
@@ -137,24 +138,24 @@ class PrefixStore(ABC):
             if self._cache.listener is not None:
                 self._cache.listener(self, tokens, length)
         except NotServing:
-            raise  # a rank was lost
-        except Exception as error:  # which costs a later request time, and this one nothing
+            raise  # a rank was lost: the engine must know
+        except Exception as error:  # costs a later request time, this one nothing
             _log.warning("a request's cache could not be kept for later ones", exc_info=error)
 
     @abstractmethod
     def known_length(self, tokens: Sequence[int]) -> int:
-        """How many of the first tokens `find` would find, each of them included. Nothing is used by that."""
+        """Returns how many of the first tokens `find` would cover, without marking anything as used."""
 
     @abstractmethod
     def put(self, tokens: Sequence[int], value: CachedPrefix) -> None:
-        """Keeps what was extracted elsewhere of the last positions of `tokens`, as many as it has, if it fits."""
+        """Keeps a prefix extracted elsewhere, covering the last positions of `tokens`, if it fits."""
 
     @abstractmethod
     def _keep(self, tokens: Sequence[int], caches: Caches, row: int, length: int) -> None: ...
 
     @abstractmethod
     def drop(self, node: Node[Any]) -> None:
-        """Lets go of one node's value, of which no text that is kept is a continuation."""
+        """Drops the value of a node that no kept text continues."""
 
     def clear(self) -> None:
         for node in reversed(list(self._trie.nodes())):
@@ -209,13 +210,14 @@ class SegmentStore(PrefixStore):
         self._add(text, each, rest)
 
     def _add(self, text: Tokens[int], each: int, rest: Callable[[int], KVSegment]) -> None:
-        """`rest` gives the positions after so many that are known, of which each takes `each` bytes."""
+        """Adds the unknown part of a text. `rest(n)` returns the positions after the first n; each takes `each` bytes.
+        """
         path = self._trie.path(text)
         shared = sum(n for _, n in path)
         self._cache.mark_used(self, [node for node, _ in reversed(path)])
         if shared == len(text) or not self._cache.fits((len(text) - shared) * each):
             return
-        if any(node.parent is None for node, _ in path):  # went to make room
+        if any(node.parent is None for node, _ in path):  # the node was dropped to make room
             return
         value = rest(shared)
         leaf = self._trie.grow(text)
@@ -229,8 +231,8 @@ class SegmentStore(PrefixStore):
 
 
 class SnapshotStore(PrefixStore):
-    """Of caches that are kept as a whole. One serves a text that it is the beginning of, and where it can be cut back
-    also one that it shares only the beginning with."""
+    """Prefixes kept as whole snapshots. A snapshot serves a text that continues it, and, if it can be cut, a text that
+    shares its beginning."""
 
     def __init__(self, cache: PrefixCache) -> None:
         super().__init__(cache)
@@ -259,7 +261,7 @@ class SnapshotStore(PrefixStore):
             self._add(pack_tokens(tokens), value)
 
     def _candidates(self, tokens: Sequence[int]) -> list[tuple[Node[CacheSnapshot], int]]:
-        """Where a beginning of this text may be had from, and how long that is; the longest first."""
+        """Returns the nodes that can serve a beginning of this text and its length, the longest first."""
         path = self._trie.path(pack_tokens(tokens))
         shared = sum(n for _, n in path)
         if not path or shared < LEAST:
@@ -287,7 +289,7 @@ class SnapshotStore(PrefixStore):
     def _add(self, text: Tokens[int], value: CacheSnapshot) -> None:
         path = self._trie.path(text)
         before = [node for node, n in path if n == len(node.edge) and node.value is not None]
-        for node in before:  # what this one can be cut back to needs not be kept besides
+        for node in before:  # a snapshot that this one can be cut to need not be kept as well
             if value.least <= node.end:
                 self._let_go(node)
         if self._cache.fits(value.nbytes):
@@ -304,7 +306,8 @@ class SnapshotStore(PrefixStore):
         self._trie.prune(node)
 
     def _serves(self, node: Node[CacheSnapshot], length: int) -> Node[CacheSnapshot] | None:
-        """A node from this one on whose value holds the first `length` tokens, or can be cut back to them."""
+        """Returns a node, from this one down, whose snapshot has exactly the first `length` tokens or can be cut to
+        them."""
         for other in self._trie.below(node):
             if other.value is not None and (other.end == length or other.value.least <= length):
                 return other

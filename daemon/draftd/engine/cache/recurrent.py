@@ -1,8 +1,8 @@
 """Layers that keep a state instead of keys and values: recurrences and short convolutions.
 
-A state cannot give tokens back. But it is small, and a model replaces its arrays and never writes to them: what it was
-before a forward costs no more than its memory. So a row goes back to where a forward began, and what was right of it is
-fed again in front of the next block.
+A state cannot drop tokens. But it is small, and a model replaces its arrays instead of writing to them, so keeping the
+state from before a forward costs only its memory. A row goes back to where a forward began, and its accepted tokens are
+fed again before the next block.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ import mlx.core as mx
 from draftd.engine.cache.base import LayerCache, LayerOwner, LayerSlice, RollbackFailed
 from draftd.models.mlx_lm import ArraysCache
 
-_Arrays = list[mx.array | None]  # rows × what the architecture keeps; None before anything was seen
+_Arrays = list[mx.array | None]  # rows × the architecture's state; None before the first token
 
 
 class _Before(NamedTuple):
-    """The rows before a forward: their lengths in tokens, and the state after these."""
+    """The rows before a forward: their lengths in tokens, and the state at these."""
 
     lengths: list[int]
     arrays: _Arrays
 
 
-class RecurrentState(ArraysCache):  # some models ask whether it is one
-    """One layer's state for a batch of sequences. To mlx-lm's models it is their own cache of arrays."""
+class RecurrentState(ArraysCache):  # some models check the type
+    """One layer's state for a batch of sequences. It stands in for mlx-lm's own cache of arrays."""
 
     def __init__(self, owner: LayerOwner, size: int) -> None:
         super().__init__(size)
         self.cache: _Arrays = [None] * size
         self._owner = owner
-        self._before: list[_Before] = []  # the forwards since the last rollback, the latest last
-        self._settled = False  # there was a rollback since the last forward
+        self._before: list[_Before] = []  # one for each forward since the last rollback, the latest last
+        self._settled = False  # whether there was a rollback since the last forward
 
     def begin(self, widths: Sequence[int], width: int) -> None:
         """Prepares a forward of `width` tokens, of which each row takes `widths[row]`."""
         rows = len(widths)
-        self.cache = [a if a is None or a.shape[0] == rows else a[:rows] for a in self.cache]  # the last ones have left
+        self.cache = [a if a is None or a.shape[0] == rows else a[:rows] for a in self.cache]  # the last rows have left
         if self._settled:
             self._before, self._settled = [], False
         self._before = [*self._before, _Before(list(self._owner.lengths), list(self.cache))][-self._owner.forwards :]
@@ -47,7 +47,7 @@ class RecurrentState(ArraysCache):  # some models ask whether it is one
     def rollback(self, lengths: list[int], wanted: list[int]) -> list[int]:
         self._settled = True
         reached = list(wanted)
-        back: dict[int, list[int]] = {}  # by forward, the rows that go back to before it
+        back: dict[int, list[int]] = {}  # by forward: the rows that go back to before it
         for row, (now, to) in enumerate(zip(lengths, wanted, strict=True)):
             if to < now:
                 earlier = [k for k, before in enumerate(self._before) if before.lengths[row] <= to]
@@ -78,7 +78,7 @@ class RecurrentState(ArraysCache):  # some models ask whether it is one
         if not rows:
             self.clear()
         if list(rows) == list(range(len(rows))):
-            return  # the last ones have left, and are cut off by the next forward
+            return  # the last rows have left; the next forward cuts them off
         chosen = mx.array(rows)
         self.cache = [a if a is None else a[chosen] for a in self.cache]
         self._before = [
@@ -120,7 +120,7 @@ class RecurrentState(ArraysCache):  # some models ask whether it is one
 
 
 def _beside(mine: _Arrays, place: int, theirs: _Arrays, count: int) -> _Arrays:
-    """The first `place` rows of mine, and then theirs."""
+    """Returns the first `place` rows of `mine` followed by `theirs`."""
     out: _Arrays = []
     for own, other in zip(mine, theirs, strict=True):
         like = own if own is not None else other
@@ -135,13 +135,13 @@ def _beside(mine: _Arrays, place: int, theirs: _Arrays, count: int) -> _Arrays:
 
 
 def _replace_rows(now: mx.array | None, then: mx.array | None, rows: Sequence[int]) -> mx.array | None:
-    """`now`, with these rows as they were `then`."""
+    """Returns `now` with these rows replaced by those of `then`."""
     if now is None:
         return None
     count = now.shape[0]
     then = mx.zeros_like(now) if then is None else then
     if len(rows) == count:
         return then
-    for row in rows:  # in place, where nothing else holds `now`: these rows are copied, and no others
+    for row in rows:  # in place if nothing else refers to `now`: only these rows are copied
         now = mx.slice_update(now, then[row : row + 1], mx.array([row]), axes=[0])
     return now

@@ -1,7 +1,7 @@
-"""A compressed trie over token ids (a radix tree): what is kept of texts, found by how they begin.
+"""A compressed trie over token ids (a radix tree) that finds values by how a text begins.
 
-A node is the stretch of tokens by which its texts go on after its parent's; texts that begin alike share nodes. What a
-node holds is the caller's; a node that is cut in two asks for both parts of it.
+A node is a stretch of tokens that follows its parent's; texts that begin alike share nodes. The caller decides what a
+node's value is, and how it is divided when a node is cut in two.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Generic, TypeVar
 
 V = TypeVar("V")
 
-Tokens = array  # of "I": compared and cut at the speed of memory
+Tokens = array  # array("I"), which compares and slices at memory speed
 
 
 def pack_tokens(tokens: Sequence[int]) -> Tokens[int]:
-    """Token ids as the trie wants them."""
+    """Returns token ids in the form that the trie stores."""
     return array("I", tokens)
 
 
 def alike(a: Sequence[int], b: Sequence[int]) -> int:
-    """The number of tokens at the beginning that both have in common."""
+    """Returns the length of the common beginning of two texts."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high
-    while high - low > 1:  # alike up to `low`, not up to `high`
+    while high - low > 1:  # equal up to `low`, not up to `high`
         middle = (low + high) // 2
         if a[low:middle] == b[low:middle]:
             low = middle
@@ -35,7 +35,7 @@ def alike(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class Node(Generic[V]):
-    """A stretch of tokens, `edge`, that follows its parent's. `end` is how long the text is with it."""
+    """A stretch of tokens, `edge`, after its parent's. `end` is the length of the text up to the end of the edge."""
 
     __slots__ = ("children", "edge", "end", "parent", "value")
 
@@ -46,7 +46,8 @@ class Node(Generic[V]):
 
 
 class TokenTrie(Generic[V]):
-    """Texts that begin alike. `split(value, n)` gives a node's value to its first `n` tokens and to the rest."""
+    """Texts that share beginnings. `split(value, n)` divides a node's value into that of its first `n` tokens and the
+    rest."""
 
     def __init__(self, split: Callable[[V, int], tuple[V | None, V | None]]) -> None:
         self._split = split
@@ -54,8 +55,8 @@ class TokenTrie(Generic[V]):
         self.leaves = 0
 
     def path(self, tokens: Tokens[int]) -> list[tuple[Node[V], int]]:
-        """The nodes along a text as far as it is known, each with how many tokens of its edge are the text's: all of
-        them but for the last node, of which at least one is."""
+        """Returns the nodes along the known beginning of a text, each with how many tokens of its edge match: all of
+        them, except for the last node, where at least one does."""
         path: list[tuple[Node[V], int]] = []
         node, at = self._root, 0
         while at < len(tokens):
@@ -70,7 +71,7 @@ class TokenTrie(Generic[V]):
         return path
 
     def grow(self, tokens: Tokens[int]) -> Node[V]:
-        """The node where a text ends, which is not empty: made, with no value, where there was none."""
+        """Returns the node at which a non-empty text ends, creating it without a value if there is none."""
         path = self.path(tokens)
         node, at = self._root, 0
         for child, n in path:
@@ -83,7 +84,7 @@ class TokenTrie(Generic[V]):
         return node
 
     def remove(self, node: Node[V]) -> None:
-        """Takes a leaf away."""
+        """Removes a leaf."""
         assert not node.children
         assert node.parent is not None
         parent = node.parent
@@ -92,20 +93,20 @@ class TokenTrie(Generic[V]):
         self.leaves -= bool(parent.children) or parent is self._root
 
     def prune(self, node: Node[V]) -> None:
-        """Takes a node without a value away, and those before it, as far as they lead to no value."""
+        """Removes a node without a value, and its ancestors as long as they lead to no value."""
         while node.parent is not None and not node.children and node.value is None:
             parent = node.parent
             self.remove(node)
             node = parent
 
     def nodes(self) -> Iterator[Node[V]]:
-        """All, each before those that go on from it."""
+        """Yields all nodes, parents before children."""
         for child in self._root.children.values():
             yield from self.below(child)
 
     @staticmethod
     def below(node: Node[V]) -> Iterator[Node[V]]:
-        """A node and all that go on from it, each before those that go on from it."""
+        """Yields a node and its descendants, parents before children."""
         pending = [node]
         while pending:
             node = pending.pop()
@@ -114,13 +115,13 @@ class TokenTrie(Generic[V]):
 
     @staticmethod
     def above(node: Node[V]) -> Iterator[Node[V]]:
-        """A node and those before it, the deepest first."""
+        """Yields a node and its ancestors, the deepest first."""
         while node.parent is not None:
             yield node
             node = node.parent
 
     def _cut(self, node: Node[V], n: int) -> Node[V]:
-        """Cuts a node in two; the first part, which is the new one."""
+        """Cuts a node in two and returns the new first part."""
         assert node.parent is not None
         head, tail = (None, None) if node.value is None else self._split(node.value, n)
         first = Node(node.edge[:n], node.parent, head)

@@ -1,8 +1,8 @@
-"""What layers with one and the same window keep of a text, in a batch of sequences at unlike lengths.
+"""The positions that attention layers of one window size keep, for a batch of sequences of unequal length.
 
-That is all of it, or what the next query sees and some more: what a rejected block is rolled back over, and room to
-write. When that is used up the oldest positions go, and the others move to the front of the arrays. So memory and
-attention are bounded by the window, whatever the text's length, and a block can always be rolled back.
+That is the whole text, or the positions that the next query sees plus some spare: for rolling back a rejected block,
+and for writing. When the spare is used up, the oldest positions are dropped and the rest moves to the front of the
+arrays. Memory and attention are thus bounded by the window, and a block can always be rolled back.
 """
 
 from __future__ import annotations
@@ -15,60 +15,61 @@ import mlx.core as mx
 from draftd.engine.cache.groups import Grouping, Groups, alone, join_groups, keep_rows
 from draftd.models.mlx_lm import create_attention_mask
 
-_LEAST_ROOM = 64  # positions between two moves; of a large window a quarter
-_APART = 32  # forwards
-_SPARE = 16  # positions that are kept beyond what is seen: a draft is taken back over as many forwards as tokens
+_LEAST_ROOM = 64  # positions between two moves; a quarter of the window if that is more
+_APART = 32  # forwards for which a row lies alone after it has rested
+_SPARE = 16  # positions kept beyond the window, for rolling back drafts
 
 
 class GroupRead(NamedTuple):
-    """The rows and positions that a forward reads and writes in the array of one group."""
+    """The rows and positions that a forward reads and writes in one group's array."""
 
-    rows: slice | mx.array | None  # of the batch, by slot; None: all, in order
-    used: int  # slots with a row
-    first: int  # reads from here
-    end: int  # to before here
-    written: mx.array | None  # slots × 1 × width × 1, where it writes; None where all write at the end
+    rows: slice | mx.array | None  # rows of the batch, by slot; None: all, in order
+    used: int  # slots that have a row
+    first: int  # the first position that is read
+    end: int  # the position after the last that is read
+    written: mx.array | None  # slots × 1 × width × 1: positions to write; None: the last ones
 
 
 class ForwardReads(NamedTuple):
     groups: list[GroupRead]
-    order: mx.array | None  # of each row, its place among the rows of all groups; None where that is its own
-    whole: GroupRead | None  # of the only group, where that has all rows in order
+    order: mx.array | None  # by row: its place among the rows of all groups; None if the order is the same
+    whole: GroupRead | None  # the only group, if it has all rows in order
 
 
-#: By group, the slots that are to be copied, (to, from); None for one that is gone.
+#: By group, the slots to copy as (to, from); None for a group that is gone.
 Moves = list[list[tuple[int, int]] | None]
 
 
 class AttentionWindow:
-    """Where sequences lie in the arrays of all layers with this window; and where this forward reads and writes.
+    """The place of each sequence in the arrays of all layers with this window, and the ranges that a forward reads and
+    writes.
 
-    `size` positions are seen, the query's own among them; None: all."""
+    A query sees `size` positions, itself included; None: all."""
 
     def __init__(self, size: int | None, call_cost: int, axes: int = 1) -> None:
-        """`axes`: of a mask, between rows and queries: of heads, and of queries that share one."""
+        """`axes`: extra axes of a mask between rows and queries, for heads and for queries that share one."""
         self.size, self._axes = size, axes
         self._kept = 0 if size is None else size - 1 + _SPARE
-        #: Positions held at most, where forwards are short.
+        #: The most positions kept while forwards are short.
         self.most = None if size is None else self._kept + max(_LEAST_ROOM, size // 4)
-        self.starts: list[int] = []  # by row: the position that lies first
-        self._apart: dict[int, int] = {}  # rows that have rested: so many forwards more each lies alone
-        self.groups: Groups = ()  # what layers shall have; some may lag behind
-        self.stored: list[int] = []  # by row, when this forward began
+        self.starts: list[int] = []  # by row: the first position that is kept
+        self._apart: dict[int, int] = {}  # by row that has rested: forwards for which it still lies alone
+        self.groups: Groups = ()  # the groups that layers should have; some may still have older ones
+        self.stored: list[int] = []  # by row: positions kept when this forward began
         self.first = self.end = 0  # this forward reads from `first` to before `end`
         self._grouping = Grouping(call_cost, self.most)
         self._width = 0
-        self._changed = False  # rows have joined or left since the last forward
-        self._gain = self._lost = 0  # positions: what the best groups would save in a forward, and did not
-        self._copied = 0  # positions that would be copied for them
-        self._reads: list[tuple[Groups, ForwardReads]] = []  # in this forward
-        self._selected: Sequence[int] = ()  # rows that were kept last, and what was left of which groups
+        self._changed = False  # whether rows have joined or left since the last forward
+        self._gain = self._lost = 0  # positions that better groups would save in one forward, and would have saved so far
+        self._copied = 0  # positions that better groups would have to copy
+        self._reads: list[tuple[Groups, ForwardReads]] = []  # the groups and reads of this forward
+        self._selected: Sequence[int] = ()  # the rows of the last selection, and its results by groups
         self._selections: dict[Groups, tuple[Groups, Moves | None]] = {}
         self._queries: mx.array | None = None
 
     def begin(self, lengths: Sequence[int], width: int) -> list[int]:
-        """Before a forward of `width` after so many tokens of each sequence: by how many positions each must move to
-        the front; empty where none must."""
+        """Prepares a forward of `width` tokens after `lengths`. Returns how many positions each sequence must move to
+        the front; empty if none must."""
         moves: list[int] = []
         if self.size is None:
             self.stored, self.first = list(lengths), 0
@@ -84,7 +85,7 @@ class AttentionWindow:
         return moves
 
     def settle(self, lengths: Sequence[int]) -> list[int]:
-        """Gives back what no later query sees; by how many positions each must move."""
+        """Drops positions that no later query sees. Returns how many positions each sequence must move to the front."""
         if self.size is None:
             return []
         before = self.starts
@@ -96,7 +97,7 @@ class AttentionWindow:
         return moves if any(moves) else []
 
     def too_long(self, lengths: Sequence[int]) -> bool:
-        """Whether more is held of one than short forwards leave."""
+        """Whether a sequence keeps more positions than short forwards would leave."""
         most = self.most
         return most is not None and any(n - start > most for n, start in zip(lengths, self.starts, strict=True))
 
@@ -110,15 +111,16 @@ class AttentionWindow:
     # groups
 
     def hold(self, lengths: Sequence[int], starts: Sequence[int] | None = None) -> None:
-        """Sequences that hold or will come to hold so many tokens, and have them from positions `starts` on."""
+        """Replaces the sequences: `lengths` are the tokens that each has or will have, kept from positions `starts` on.
+        """
         self.starts = [0] * len(lengths) if starts is None else list(starts)
         most = max(lengths) if self.most is None or starts is not None else self.most
         positions = [min(most, length - start) for length, start in zip(lengths, self.starts, strict=True)]
         self.groups = self._grouping.best(positions)
 
     def move(self, other: AttentionWindow, row: int, length: int, rests: bool) -> None:
-        """Holds the sequence of another's row, which has so many tokens, as it lies there where it lies alone. `rests`:
-        it comes back, and will leave again, so that it is better off alone for some forwards."""
+        """Takes over another window's row of `length` tokens, with its array if the row lies alone. `rests`: the row
+        will come back and leave again, so it lies alone for some forwards."""
         place = alone(other.groups, row)
         self._apart = {0: _APART} if rests else {}
         if place is None:
@@ -127,7 +129,7 @@ class AttentionWindow:
             self.starts, self.groups = [other.starts[row]], (other.groups[place]._replace(rows=(0,)),)
 
     def restore(self, length: int, first: int = 0) -> None:
-        """Holds one sequence of `length` tokens, kept from position `first` on."""
+        """Sets a single sequence of `length` tokens, kept from position `first` on."""
         self.starts = [first]
         if not self.groups or self.groups[0].capacity < length - first:
             self.groups = self._grouping.best([length - first])
@@ -138,7 +140,7 @@ class AttentionWindow:
         self.starts, self._changed = self.starts + joining.starts, True
 
     def select(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
-        """`lengths`: tokens of each sequence that is kept."""
+        """Keeps these rows, whose lengths in tokens are `lengths`."""
         self.starts = [self.starts[i] for i in rows]
         if self._apart:
             self._apart = {new: self._apart[old] for new, old in enumerate(rows) if old in self._apart}
@@ -149,8 +151,8 @@ class AttentionWindow:
             self._regroup(1)
 
     def select_groups(self, groups: Groups, rows: Sequence[int]) -> tuple[Groups, Moves | None]:
-        """Of groups, once only these rows are kept; with None where all arrays stay as they are. Worked out once for
-        all layers that have the same."""
+        """Returns the groups after only these rows are kept, and the slots to copy, or None if all arrays stay as they
+        are. Computed once for all layers with the same groups."""
         if rows is not self._selected:
             self._selected, self._selections = rows, {}
         selection = self._selections.get(groups)
@@ -163,7 +165,7 @@ class AttentionWindow:
         return selection
 
     def wasteful(self, groups: Groups) -> bool:
-        """Whether their arrays take more memory than the sequences may, as they are now."""
+        """Whether the groups' arrays use more memory than their sequences may."""
         return any(self._grouping.wasteful(group, self.stored) for group in groups)
 
     def fits(self, groups: Groups) -> bool:
@@ -171,8 +173,8 @@ class AttentionWindow:
         return all(max([self.stored[row] for row in group.rows]) + self._width <= group.capacity for group in groups)
 
     def _regroup(self, width: int) -> None:
-        """Groups change where they must: an array is too small, or too large for the rows that are left. And where
-        others would have saved by now twice what copying rows costs."""
+        """Chooses new groups if an array is too small, or too large for its remaining rows, or if other groups would by
+        now have saved twice the cost of copying rows."""
         fits, stored = self._grouping.fits, self.stored
         same = bool(self.groups) and not self._changed
         if same and all(fits(group, max([stored[row] for row in group.rows]) + width) for group in self.groups):
@@ -193,7 +195,7 @@ class AttentionWindow:
         )
         self._gain = self._lost = 0
 
-    # what layers ask in a forward
+    # called by layers during a forward
 
     def reads(self, groups: Groups) -> ForwardReads:
         for earlier, reads in self._reads:
@@ -218,7 +220,8 @@ class AttentionWindow:
         return ForwardReads(group_reads, places, group_reads[0] if len(group_reads) == 1 and places is None else None)
 
     def mask(self, width: int, return_array: bool, seen: int | None) -> Any:
-        """For the queries of this forward, as mlx-lm's models ask for it; `seen`: they see fewer than the window."""
+        """Returns the mask for this forward's queries in the form that mlx-lm's models expect. `seen`: they see fewer
+        positions than the window."""
         size = min((limit for limit in (self.size, seen) if limit), default=None)
         if self._queries is None and min(self.stored) < max(self.stored):
             self._queries = mx.array(self.stored)[:, None, None] + mx.arange(width)[:, None]
