@@ -63,8 +63,8 @@ def test_the_next_request_has_the_weights_again(engine):
 
 def test_time_that_the_machine_slept_counts(engine, monkeypatch):
     until(lambda: engine.worker.state is EngineState.READY, 30)
-    real = idle.elapsed
-    monkeypatch.setattr(idle, "elapsed", lambda: real() + 3600.0)
+    real = idle.sleepless_seconds
+    monkeypatch.setattr(idle, "sleepless_seconds", lambda: real() + 3600.0)
     until(lambda: engine.worker.unloaded, 30, "the weights to go")
 
 

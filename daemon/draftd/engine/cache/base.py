@@ -163,8 +163,8 @@ class LayerCache(Protocol):
         `wanted` stops earlier, and the caller feeds the difference again."""
 
     def join(self, place: int, other: LayerCache) -> None:
-        """Takes over all sequences of `other`, placing them from row `place` on. `other` must not be used afterwards.
-        """
+        """Takes over all sequences of `other`, placing them from row `place` on. `other` must not be used
+        afterwards."""
 
     def select(self, rows: Sequence[int]) -> None:
         """Keeps these sequences, in this order."""
@@ -213,8 +213,8 @@ class Caches(Protocol):
 
     def rollback(self, lengths: Sequence[int]) -> list[int]:
         """Rolls each row back to `lengths[i]`, or further if a layer cannot stop there. Returns the lengths reached,
-        the same in all layers; the caller feeds the difference again. Raises RollbackFailed if a cache does not comply.
-        """
+        the same in all layers; the caller feeds the difference again. Raises RollbackFailed if a cache does not
+        comply."""
 
     def fresh(self, *lengths: int) -> Caches:
         """Returns new caches of the same model with one empty row for each of `lengths`, the tokens that it will hold.

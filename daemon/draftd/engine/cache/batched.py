@@ -43,7 +43,7 @@ from draftd.models.mlx_lm import (
 )
 
 _FORWARDS = 8  # a change of groups is spread over this many: all layers at once would delay the rows
-_ONLY_ONE = 1 << 24  # positions: the price of a second group if attention cannot read groups one by one and needs a copy
+_ONLY_ONE = 1 << 24  # positions: the price of one more group if attention needs a copy to read several
 
 LayerFactory = Callable[[LayerOwner], LayerCache]
 FULL = "full attention"
@@ -319,8 +319,8 @@ def _factory(cache: Any) -> LayerFactory | None:
 
 
 def batched_layers(model: Any) -> list[LayerFactory]:
-    """Returns a factory for each cache of each layer. Raises KeyError with the names of caches that cannot be batched.
-    """
+    """Returns a factory for each cache of each layer. Raises KeyError with the names of caches that cannot be
+    batched."""
     caches = flat(make_prompt_cache(model))
     factories = [_factory(cache) for cache in caches]
     missing = {type(cache).__name__ for cache, factory in zip(caches, factories, strict=True) if factory is None}

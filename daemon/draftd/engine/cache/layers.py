@@ -1,5 +1,5 @@
-"""The cache of an attention layer in a batched model: mlx-lm's models write keys and values to it and read them back.
-"""
+"""The cache of an attention layer in a batched model: mlx-lm's models write keys and values to it and read them
+back."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class GroupArrays(NamedTuple):
 
 
 class BatchedAttention:
-    """One layer's keys and values. It stands in for mlx-lm's KV cache, or its rotating cache if the layer has a window.
-    """
+    """One layer's keys and values. It stands in for mlx-lm's KV cache, or its rotating cache if the layer has a
+    window."""
 
     def __init__(self, owner: LayerOwner, size: int | None = None) -> None:
         """`size` of the window; None if the layer attends to the whole text."""
@@ -292,8 +292,8 @@ def _empty(like: GroupArrays, groups: Iterable[Group]) -> list[GroupArrays]:
 
 
 def shift_positions(array: mx.array, moves: Sequence[int]) -> mx.array:
-    """Moves each slot's positions `moves[slot]` places to the front. Positions from beyond the array are meaningless.
-    """
+    """Moves each slot's positions `moves[slot]` places to the front. Positions from beyond the array are
+    meaningless."""
     slots, heads, capacity, dim = array.shape
     by = mx.array([*moves, *[0] * (slots - len(moves))])[:, None]
     source = mx.clip(mx.arange(capacity)[None] + by, 0, capacity - 1)[:, None, :, None]

@@ -178,7 +178,7 @@ def ragged_trial(model: Any, weights: bool = True, **way: Any) -> str:
 
     Raises ModelLoadError if logits are not finite. Without `weights` nothing is computed, which still shows what the
     model asks its caches for. `way`: fields of `CacheLayout`."""
-    PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1])  # raises the errors that no layout can avoid
+    PerSequenceCaches(model).fresh().forward(mx.zeros((1, 1), dtype=mx.uint32), [1])  # raises what no layout can avoid
     vocabulary = vocabulary_size(model)
     texts = [[(5 * at + 3 * row) % vocabulary for at in range(_LONGEST)] for row in range(2)]
     alone = _alone(model, texts) if weights else []
@@ -259,8 +259,8 @@ def _difference(expected: list[mx.array], actual: list[mx.array]) -> float:
 
 
 def make_caches(model: Any, forwards: int = 1) -> Caches:
-    """Returns empty caches in the best layout that the model allows. One rollback may undo up to `forwards` forwards.
-    """
+    """Returns empty caches in the best layout that the model allows. One rollback may undo up to `forwards`
+    forwards."""
     if why_not_batched(model):
         return _caches(model, CacheLayout(forwards=forwards))
     return _caches(model, CacheLayout(True, forwards=forwards, **model._draftd_way))

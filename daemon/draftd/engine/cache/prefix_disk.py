@@ -74,8 +74,8 @@ class DiskUsage(NamedTuple):
 
 
 class PrefixDisk:
-    """The folder of prefix files. Any thread: only `close` waits for the disk. Reading and writing have a thread each.
-    """
+    """The folder of prefix files. Any thread: only `close` waits for the disk. Reading and writing have a thread
+    each."""
 
     def __init__(self, folder: Path, limit_bytes: int, pinned_bytes: int) -> None:
         """`limit_bytes` is for unpinned files, `pinned_bytes` for pinned ones. The folder is created with the first

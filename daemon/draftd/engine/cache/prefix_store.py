@@ -129,8 +129,8 @@ class PrefixStore(ABC):
         return 0
 
     def keep(self, tokens: Sequence[int], caches: Caches, row: int, length: int) -> None:
-        """Keeps the first `length` of `tokens` from row `row` of `caches`, unless they are known already or do not fit.
-        """
+        """Keeps the first `length` of `tokens` from row `row` of `caches`, unless they are known already or do not
+        fit."""
         if length < LEAST or not self.open:
             return
         try:
@@ -210,8 +210,8 @@ class SegmentStore(PrefixStore):
         self._add(text, each, rest)
 
     def _add(self, text: Tokens[int], each: int, rest: Callable[[int], KVSegment]) -> None:
-        """Adds the unknown part of a text. `rest(n)` returns the positions after the first n; each takes `each` bytes.
-        """
+        """Adds the unknown part of a text. `rest(n)` returns the positions after the first n; each takes `each`
+        bytes."""
         path = self._trie.path(text)
         shared = sum(n for _, n in path)
         self._cache.mark_used(self, [node for node, _ in reversed(path)])

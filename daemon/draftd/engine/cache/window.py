@@ -60,7 +60,7 @@ class AttentionWindow:
         self._grouping = Grouping(call_cost, self.most)
         self._width = 0
         self._changed = False  # whether rows have joined or left since the last forward
-        self._gain = self._lost = 0  # positions that better groups would save in one forward, and would have saved so far
+        self._gain = self._lost = 0  # positions that better groups save in a forward; would have saved so far
         self._copied = 0  # positions that better groups would have to copy
         self._reads: list[tuple[Groups, ForwardReads]] = []  # the groups and reads of this forward
         self._selected: Sequence[int] = ()  # the rows of the last selection, and its results by groups
@@ -111,8 +111,8 @@ class AttentionWindow:
     # groups
 
     def hold(self, lengths: Sequence[int], starts: Sequence[int] | None = None) -> None:
-        """Replaces the sequences: `lengths` are the tokens that each has or will have, kept from positions `starts` on.
-        """
+        """Replaces the sequences: `lengths` are the tokens that each has or will have, kept from positions `starts`
+        on."""
         self.starts = [0] * len(lengths) if starts is None else list(starts)
         most = max(lengths) if self.most is None or starts is not None else self.most
         positions = [min(most, length - start) for length, start in zip(lengths, self.starts, strict=True)]
