@@ -18,7 +18,7 @@ class RandomCosts(StepCosts):
         super().__init__()
         self._dice = random.Random(seed)
 
-    def drafted(
+    def by_depth(
         self,
         drafter: DrafterName,
         batch: int,
