@@ -1,10 +1,11 @@
-"""How likely a drafted token is to be accepted: by position, workload class and drafter, and for each sequence.
+"""How likely a drafted token is to be accepted, by position, workload class and drafter, and for each sequence.
 
-The probability a_i that the token at position i is accepted, given that all before it were, is counted with
-exponential forgetting, so that it follows drift. Where there is little evidence it is shrunk towards something more
-general (a Beta prior of fixed weight): a workload class towards all texts of the same drafter, a position towards the
-one before it, the first position towards a guess. A sequence's own text differs from its class: the ratio of its odds
-to those of its class is learnt while it is decoded, and begins at 1."""
+a_i is the probability that the token at position i is accepted, given that all before it were. It is counted with
+exponential forgetting, so it follows drift. With little evidence it is shrunk towards a more general rate (a Beta prior
+of fixed weight): a workload class towards all texts of the drafter, a position towards the one before it, the first
+position towards a guess. A sequence's own text differs from its class: the ratio of its odds to those of its class is
+learnt during decoding, starting at 1.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +16,21 @@ from draftd.core import DrafterName, FinishReason, Origin, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST
 from draftd.engine.sequence import DecodeSequence, Key, SequenceEvidence
 
-GUESS = 0.6  # of the first position, before anything was drafted
+GUESS = 0.6  # rate of the first position before anything was drafted
 
 _CLASS_MEMORY, _POOL_MEMORY = 150.0, 300.0  # drafts
-_GUESS_WEIGHT, _POOL_WEIGHT, _CLASS_WEIGHT = 2.0, 4.0, 4.0  # of the prior, in drafts
-_SHORTFALL = 0.5  # share of a position's shortfall that the next one is expected to have: what follows is easier
+_GUESS_WEIGHT, _POOL_WEIGHT, _CLASS_WEIGHT = 2.0, 4.0, 4.0  # weight of the prior, in drafts
+_SHORTFALL = 0.5  # share of a position's shortfall expected at the next one, which is easier
 _LEAST, _MOST = 0.005, 0.995
 
 
 class AcceptanceEvidence:
-    """How often each position was drafted, and how often that token was accepted; older counts fade."""
+    """Counts, by position, of drafted and of accepted tokens; older counts fade."""
 
     __slots__ = ("_keep", "accepted", "drafted")
 
     def __init__(self, memory: float) -> None:
-        """`memory` in drafts."""
+        """`memory`: in drafts."""
         self._keep = 1 - 1 / memory
         self.drafted, self.accepted = [0.0] * DEEPEST, [0.0] * DEEPEST
 
@@ -37,14 +38,14 @@ class AcceptanceEvidence:
     def from_saved(
         cls, key: Key, drafted: Sequence[float], accepted: Sequence[float], share: float
     ) -> AcceptanceEvidence:
-        """The saved evidence, of which only `share` counts."""
+        """Returns saved evidence, weighted by `share`."""
         evidence = cls(_POOL_MEMORY if key[3] is None else _CLASS_MEMORY)
         evidence.drafted, evidence.accepted = list(drafted), [min(pair) for pair in zip(accepted, drafted, strict=True)]
         evidence.fade(share)
         return evidence
 
     def add(self, drafted: int, accepted: int) -> None:
-        """Positions after the first rejected one say nothing."""
+        """Counts one draft. Positions after the first rejected one are not counted."""
         keep = self._keep
         for i in range(min(accepted + 1, drafted, DEEPEST)):
             self.drafted[i] = self.drafted[i] * keep + 1
@@ -57,31 +58,32 @@ class AcceptanceEvidence:
 
 @dataclass(slots=True)
 class Acceptance:
-    """Shared by all requests. Engine thread only."""
+    """The acceptance rates of all requests. Engine thread only."""
 
     deepest: int = DEEPEST
     evidence: dict[Key, AcceptanceEvidence] = field(default_factory=dict)
-    _rates: dict[Key, list[float]] = field(default_factory=dict)  # since the evidence last changed
+    _rates: dict[Key, list[float]] = field(default_factory=dict)  # computed since the evidence last changed
 
     def rates(self, key: Key) -> list[float]:
-        """a_i for positions 1 to `deepest`."""
+        """Returns a_i for positions 1 to `deepest`."""
         rates = self._rates.get(key)
         if rates is None:
             rates = self._rates[key] = self._estimate(key)
         return rates
 
     def expected_tokens(self, sequence: DecodeSequence, kind: DrafterName, most: int) -> list[float]:
-        """Tokens that a step is expected to give this sequence, by how many this drafter drafts: 0 to `most`."""
+        """Returns the tokens that a step is expected to give this sequence when the drafter drafts 0 to `most`
+        tokens."""
         own = sequence.evidence.get(kind)
         return expected_by_depth(self.rates(sequence.evidence_key(kind)), 1.0 if own is None else own.odds, most)
 
     def drafted_count(self, key: Key, position: int) -> float:
-        """How often `position`, from 1 on, was drafted lately."""
+        """Returns how often `position` (from 1) was drafted recently."""
         evidence = self.evidence.get(key)
         return evidence.drafted[position - 1] if evidence else 0.0
 
     def learn(self, sequence: DecodeSequence, kind: DrafterName, drafted: int, accepted: int) -> None:
-        """One sequence's draft. `rates` follows with `refresh`, once for all sequences of a step."""
+        """Counts one sequence's draft. Call `refresh` once after all sequences of a step to update `rates`."""
         key = sequence.evidence_key(kind)
         sequence.evidence.setdefault(kind, SequenceEvidence()).add(self.rates(key), drafted, accepted)
         for evidence_key, memory in ((key, _CLASS_MEMORY), (_all_texts(key), _POOL_MEMORY)):
@@ -94,14 +96,14 @@ class Acceptance:
         self._rates.clear()
 
     def fade(self, key: Key, share: float) -> None:
-        """Keeps only a share of the evidence of this class, which is old."""
+        """Keeps only `share` of this class's old evidence."""
         for evidence_key in (key, _all_texts(key)):
             if evidence_key in self.evidence:
                 self.evidence[evidence_key].fade(share)
         self._rates.clear()
 
     def forget(self, kind: DrafterName) -> None:
-        """Another drafter has this name now."""
+        """Drops the evidence of a drafter whose weights were replaced."""
         self.evidence = {key: evidence for key, evidence in self.evidence.items() if key[0] != kind}
         self._rates.clear()
 
@@ -117,9 +119,10 @@ def _all_texts(key: Key) -> Key:
 
 
 def _shrunk(evidence: AcceptanceEvidence | None, general: Sequence[float], first: float, later: float) -> list[float]:
-    """Each position's share, with a prior of `first` (at the first position) or `later` drafts at the expected rate:
-    the general one, off by as much as this evidence was at the position before, or by less where that was worse,
-    because an accepted token is followed by one that is accepted more often than any other."""
+    """Returns each position's rate, shrunk with a prior of `first` drafts (at the first position) or `later` drafts.
+
+    The prior's rate is the general one, shifted by this evidence's deviation at the position before. A shortfall counts
+    only in part, because an accepted token is more often followed by another accepted one."""
     if evidence is None:
         return list(general)
     out: list[float] = []
@@ -136,9 +139,10 @@ def _clamp(rate: float) -> float:
 
 
 def expected_by_depth(rates: Sequence[float], odds: float, most: int) -> list[float]:
-    """Expected tokens of a step that drafts k = 0 to `most`: 1 + Σ_{j≤k} Π_{i≤j} a_i, each a_i's odds times `odds`.
+    """Returns the expected tokens of a step that drafts k = 0 to `most`: 1 + Σ_{j≤k} Π_{i≤j} a_i, with each a_i's odds
+    multiplied by `odds`.
 
-    Leviathan et al. 2023, arXiv 2211.17192, equation 1, with a rate for each position in place of one for all."""
+    Leviathan et al. 2023, arXiv 2211.17192, equation 1, with a rate for each position instead of one for all."""
     out, reach, total = [1.0], 1.0, 1.0
     for rate in rates[:most]:
         reach *= rate * odds / (1 - rate + rate * odds)
@@ -147,17 +151,17 @@ def expected_by_depth(rates: Sequence[float], odds: float, most: int) -> list[fl
     return out
 
 
-_LENGTH_GUESS, _LENGTH_WEIGHT, _LENGTH_MEMORY = 128.0, 4.0, 64.0  # tokens; in answers; answers
+_LENGTH_GUESS, _LENGTH_WEIGHT, _LENGTH_MEMORY = 128.0, 4.0, 64.0  # in tokens; in answers; in answers
 
 
 class AnswerLengths:
-    """Mean length of answers by workload class. Engine thread only."""
+    """Mean answer length by workload class. Engine thread only."""
 
     def __init__(self) -> None:
-        self._sums: dict[WorkloadClass, tuple[float, float]] = {}  # answers, and their tokens
+        self._sums: dict[WorkloadClass, tuple[float, float]] = {}  # answers, tokens
 
     def learn(self, sequence: DecodeSequence) -> None:
-        """Only an answer of a client that was not broken off says how long answers are."""
+        """Learns from a client's completed answer; other sequences are ignored."""
         request = sequence.request
         if request.origin is not Origin.CLIENT or sequence.finish not in (FinishReason.STOP, FinishReason.LENGTH):
             return
@@ -166,9 +170,8 @@ class AnswerLengths:
         self._sums[request.workload] = (answers * keep + 1, tokens * keep + sequence.emitted)
 
     def expected_remaining(self, sequence: DecodeSequence) -> float:
-        """Tokens that it is expected to emit yet: the mean length of its class, however many it has emitted, because
-        lengths scatter as widely as that (an exponential distribution has no memory); never more than it may, or than
-        its peer lets it."""
+        """Returns the tokens that the sequence is still expected to emit: the mean length of its class however many it
+        has emitted, as for an exponential distribution, limited by what it and its peer allow."""
         answers, tokens = self._sum(sequence.request.workload)
         return min(float(sequence.remaining), sequence.granted, tokens / answers)
 

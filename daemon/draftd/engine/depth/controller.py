@@ -1,11 +1,12 @@
-"""How many tokens to draft next, for each sequence and with which drafter: expected tokens (acceptance_rates.py) over
-measured cost (costs.py).
+"""Chooses how many tokens to draft next for each sequence, and with which drafter: expected tokens
+(acceptance_rates.py) over measured cost (costs.py).
 
-A step takes as long as its deepest sequence makes it take. So one depth is chosen for the batch, the one with the most
-expected tokens of all sequences a second; 0 is always a candidate. Sequences of a fixed depth take part as they are.
+A step takes as long as its deepest sequence requires, so one depth is chosen for the batch: the one with the most
+expected tokens per second over all sequences. Depth 0 is always a candidate. Sequences with a fixed depth keep it.
 
-What is not known is tried, within a budget (explorer.py). A sequence that nothing drafts for need not be in a draft
-model's caches: the drafter takes its text in when that becomes worth its time, in slices between steps."""
+Unknown depths are tried within a budget (explorer.py). A sequence without drafts need not be in a draft model's caches:
+the drafter takes its text in, in slices between steps, once that is expected to pay.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +29,15 @@ _log = logging.getLogger(__name__)
 
 _WEIGHTLESS = (GRAMMAR, PROMPT_LOOKUP)
 _COST_NOTHING = (*_WEIGHTLESS, PEER)
-_HORIZON = 128  # tokens over which it must pay that a drafter takes a text in
-_LAG = 16  # tokens that a drafter may be behind a text and still catch up within a step
-_COSTED_LAG = 2  # tokens that a draft takes in with its first forward anyway
-_FADE_STEPS, _FADE = 16, 0.85  # a parked sequence's own evidence
-_PREFILL_SHARE = 1 / 64  # of a plain step, that a drafter needs for a token of prompt, where that was not measured
+_HORIZON = 128  # tokens within which taking in a text must pay off
+_LAG = 16  # tokens that a drafter may lag and still catch up within a step
+_COSTED_LAG = 2  # tokens that a draft's first forward takes in anyway
+_FADE_STEPS, _FADE = 16, 0.85  # fading of a parked sequence's own evidence
+_PREFILL_SHARE = 1 / 64  # of a plain step: a drafter's time for a prompt token, if unmeasured
 
 
 class DepthControl:
-    """Engine thread only."""
+    """Depth control for all running sequences. Engine thread only."""
 
     def __init__(
         self,
@@ -48,24 +49,24 @@ class DepthControl:
     ) -> None:
         """`deepest`: the most tokens that any plan lets a step draft."""
         self.costs, self._deepest = costs, min(max(deepest, 1), DEEPEST - 1)
-        # one more than may be drafted: would more pay than a plan allows?
+        # one more than may be drafted, to see whether a plan's limit costs speed
         self.acceptance = acceptance or Acceptance(self._deepest + 1)
         self._explorer = Explorer(costs, self.acceptance, ExplorationBudget())
         self._measurement = measurement or PlainMeasurement()
         self.lengths = AnswerLengths()
-        self.catching_up: list[DecodeSequence] = []  # running ones whose text their drafter should take in now
-        self._trial: Trial | None = None  # of the step that was planned last
-        self._started = self._measuring = False  # likewise
+        self.catching_up: list[DecodeSequence] = []  # running sequences whose text their drafter should take in now
+        self._trial: Trial | None = None  # the trial in the last planned step
+        self._started = self._measuring = False  # whether that step had started already; whether it measures
         self._regime_changes, self._steps = costs.regime_changes, 0
-        self._replays = False  # the target was seen to
+        self._replays = False  # whether the target was seen to replay tokens
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a plain step of one sequence; 0 if none was measured."""
+        """Seconds of a plain step of one sequence; 0 if unmeasured."""
         return self.costs.plain(Batch(1)) if self.costs.measured else 0.0
 
     def batch_seconds(self, most: int) -> list[float]:
-        """Seconds of plain steps of 1 to `most` sequences; empty if none was measured."""
+        """Returns seconds of plain steps of 1 to `most` sequences; empty if unmeasured."""
         return [self.costs.plain(Batch(sequences)) for sequences in range(1, most + 1)] if self.costs.measured else []
 
     # before a step
@@ -78,10 +79,11 @@ class DepthControl:
         started: bool,
         may_run_ahead: bool,
     ) -> DraftPlan:
-        """Plans each sequence's drafter and depth in the next step. `started`: its forward is under way already, so it
-        drafts nothing. `may_run_ahead`: the forward of the step after it may start early if that one drafts nothing."""
+        """Plans each sequence's drafter and depth for the next step. `started`: its forward is already running, so it
+        drafts nothing. `may_run_ahead`: the forward of the step after it may start early if this step drafts
+        nothing."""
         self._started, self._trial, self._measuring = started, None, False
-        # Otherwise no step follows that one.
+        # Otherwise no step follows.
         ahead = may_run_ahead and any(sequence.remaining > 1 for sequence in sequences)
         if started and self._measurement.steps_left:
             return self._measure(sequences, ahead)
@@ -93,7 +95,7 @@ class DepthControl:
         if estimate is not None and best is not None:
             for c in estimate.candidates:
                 drafts[c.index] = _draft(c, best, trial)
-        would_draft = any(draft.depth for draft in drafts)  # and will in the step after it, if it must not in this one
+        would_draft = any(draft.depth for draft in drafts)  # if not in this step, then in the next
         drafts = [
             SequenceDraft() if d.depth and sequence.replays > min(d.depth, MOST_REPLAYED) else d
             for sequence, d in zip(sequences, drafts, strict=True)
@@ -117,13 +119,13 @@ class DepthControl:
         return DraftPlan(StepMode.PLAIN_AHEAD if ahead else StepMode.PLAIN, drafts)
 
     def _measure(self, sequences: Sequence[DecodeSequence], ahead: bool) -> DraftPlan:
-        """Nothing drafts, in order to see what that costs."""
+        """Returns a plan that drafts nothing, to measure a plain step."""
         self._measuring = True
         mode = StepMode.PLAIN_AHEAD if ahead and self._measurement.steps_left > 1 else StepMode.PLAIN
         return DraftPlan(mode, [SequenceDraft()] * len(sequences))
 
     def _uncertain(self, estimate: StepEstimate | None, best: BestDepths | None) -> bool:
-        """Whether drafting would not pay if its cost were at the end of its 95 % interval."""
+        """Whether drafting would stop paying at the upper end of its cost's 95 % interval."""
         if estimate is None or best is None or estimate.fixed_depth or not (best.depth or best.lookup):
             return False
         kinds = (c.drafter for c in estimate.candidates if c.drafter is not None)
@@ -132,8 +134,8 @@ class DepthControl:
         return best.rate * estimate.seconds(0) < estimate.batch.size * math.exp(2 * uncertainty)
 
     def _note_caps(self, estimate: StepEstimate, best: BestDepths, drafts: list[SequenceDraft]) -> None:
-        """Whose plan's bound is lower than what would pay: all of these drafting one more would give more tokens than
-        the time for it."""
+        """Marks sequences whose plan's limit is below the best depth: drafting one more in all of them would give more
+        tokens than it costs time."""
         bound = [
             c
             for c in estimate.candidates
@@ -155,12 +157,12 @@ class DepthControl:
                     "request %s: more than %d drafted tokens would pay (%s)", sequence.request.id, sequence.most, why
                 )
 
-    # what is expected
+    # estimates
 
     def _estimate(
         self, sequences: Sequence[DecodeSequence], drafters: Mapping[DrafterName, Drafter]
     ) -> StepEstimate | None:
-        """The estimate of the next step; None if no sequence's depth is to be decided."""
+        """Returns the estimate of the next step, or None if no sequence's depth is to be chosen."""
         if not any(map(automatic, sequences)):
             return None
         candidates: list[DepthCandidate] = []
@@ -208,7 +210,7 @@ class DepthControl:
         return candidate
 
     def _prefill_seconds(self, kind: DrafterName) -> float:
-        """Seconds that a drafter needs for a token of a text."""
+        """Returns a drafter's seconds per prompt token."""
         return self.costs.prices.prefill.get(kind, self.costs.plain(Batch(1)) * _PREFILL_SHARE)
 
     # which texts a drafter takes in
@@ -220,10 +222,11 @@ class DepthControl:
         running: Sequence[DecodeSequence],
         drafters: Mapping[DrafterName, Drafter],
     ) -> bool:
-        """Whether a new sequence's drafter takes its text in before it joins the running ones. Where it does not join
-        `alone`, what their drafter takes in is weighed for all of them once they run; and where a peer drafts for it,
-        once it is granted tokens."""
-        if new.prefills_drafter is None:  # asked again for each slice of it
+        """Whether a new sequence's drafter takes its text in before the sequence joins the running ones.
+
+        If it does not join `alone`, the drafter's prefill is decided for all of the batch once they run; for a peer's
+        sequence, once it is granted tokens."""
+        if new.prefills_drafter is None:  # decided once, asked for each slice
             new.prefills_drafter = not new.of_peer and (
                 not automatic(new)
                 or new.drafter in _WEIGHTLESS
@@ -238,14 +241,14 @@ class DepthControl:
         candidate = None if estimate is None else next((c for c in estimate.candidates if c.sequence is new), None)
         if estimate is None or candidate is None or candidate.drafter is None:
             return False
-        # Its share of what all gain where each draft knows its text, and not what it adds to the others', who would all
-        # go on as they are where it alone were weighed: each would pay for what none is worth.
+        # The sequence's share of the gain if all drafts knew their texts. Its gain on top of the others' would be
+        # zero while those stay parked, so each sequence would wait for the others.
         for other in estimate.candidates:
             other.ready = False
         return self._pays(estimate.best(), estimate.best(if_ready=True), [candidate], 1)
 
     def _worth_catching_up(self, estimate: StepEstimate | None, best: BestDepths | None) -> list[DecodeSequence]:
-        """Running sequences whose text their drafter should take in: because that pays, or for a trial."""
+        """Returns running sequences whose text their drafter should take in, because that pays or for a trial."""
         if estimate is None or best is None:
             return []
         waiting = [c for c in estimate.candidates if c.drafter is not None and not c.ready]
@@ -255,14 +258,14 @@ class DepthControl:
         return [c.sequence for c in waiting] if self._pays(best, hoped, waiting, estimate.batch.size) else []
 
     def _pays(self, now: BestDepths, then: BestDepths, waiting: Sequence[DepthCandidate], size: int) -> bool:
-        """Whether the time that the drafter takes for these texts is won back with the tokens that are left to them."""
+        """Whether the drafter's time for these texts is regained over the tokens that remain to them."""
         if not then.depth or then.rate < now.rate * WORTH:
             return False
         tokens = size * max(min(_HORIZON, self.lengths.expected_remaining(c.sequence)) for c in waiting)
         return tokens / now.rate - tokens / then.rate > sum(c.prefill_seconds for c in waiting)
 
     def catch_up(self, drafters: Mapping[DrafterName, Drafter], chunk: int) -> None:
-        """A slice of the texts of those that are catching up, which takes about as long as a plain step."""
+        """Takes in a slice of the texts that are catching up, for about as long as a plain step takes."""
         waiting = [sequence for sequence in self.catching_up if sequence.finish is None]
         kind = _draft_model(waiting[0]) if waiting else None
         if kind is None or kind not in drafters:
@@ -276,10 +279,10 @@ class DepthControl:
     def learn(
         self, sequences: Sequence[DecodeSequence], plan: DraftPlan, done: DecodeStep, seconds: float | None
     ) -> float | None:
-        """Learns from the planned step. Returns the accepted tokens with which it would have been as fast as a plain
-        one, None where nothing was drafted or that is not known; both costs know of the machine's speed in this step by
-        then. `seconds`: from the end of the step before to its own; None where something else took time between, so
-        that they are no cost."""
+        """Learns from the planned step. Returns how many accepted tokens would have made it as fast as a plain step, or
+        None if nothing was drafted or that is unknown.
+
+        `seconds`: from the end of the step before to the end of this one; None if other work took time in between."""
         batch = _batch(sequences)
         width = max(result.drafted for result in done.sequences)
         costed = _costed_drafter(plan, done, width)
@@ -312,7 +315,7 @@ class DepthControl:
         return self.costs.break_even(batch, took)
 
     def learnt(self) -> LearntCosts:
-        """To be saved."""
+        """Returns what was learnt, for saving."""
         costs, prices = self.costs, self.costs.prices
         sources = {(kind, size): costs.source(kind, size) for kind in prices.drafted for size in prices.plain}
         return LearntCosts(
@@ -320,7 +323,7 @@ class DepthControl:
         )
 
     def drafter_replaced(self, kind: DrafterName, sequences: Sequence[DecodeSequence]) -> None:
-        """Other weights draft under this name: nothing that was learnt about them holds."""
+        """Drops what was learnt about a drafter whose weights were replaced."""
         self.acceptance.forget(kind)
         self.costs.forget(kind)
         self._explorer.drafter_replaced()
@@ -329,32 +332,32 @@ class DepthControl:
 
 
 def automatic(sequence: DecodeSequence) -> bool:
-    """Whether the sequence's depth is to be decided."""
+    """Whether the sequence's depth is chosen automatically."""
     plan = sequence.plan
     return sequence.depth > 0 and sequence.drafter not in (None, PEER) and plan.depth_mode is DepthMode.AUTOMATIC
 
 
 def _batch(sequences: Sequence[DecodeSequence]) -> Batch:
-    """With the mean of their tokens of context: what a step costs depends on the sum of all."""
+    """Returns the batch with the mean context of its sequences, because a step's cost depends on the sum."""
     tokens = sum(len(sequence.tokens) for sequence in sequences)
     return Batch(len(sequences), tokens // len(sequences), any(not sequence.sampling.greedy for sequence in sequences))
 
 
 def _draft_model(sequence: DecodeSequence) -> DrafterName | None:
-    """The drafter of its plan, or where that needs no weights an alternative to it that does."""
+    """Returns the drafter of the sequence's plan; if that needs no weights, an alternative that does, or None."""
     if sequence.plan.drafter not in _WEIGHTLESS:
         return sequence.plan.drafter
     return min((kind for kind in sequence.drafters if kind not in _COST_NOTHING), default=None)
 
 
 def _as_planned(sequence: DecodeSequence) -> SequenceDraft:
-    """Where nothing is to be decided."""
+    """Returns the plan's own drafter and depth, if nothing is to be chosen."""
     drafts = sequence.depth > 0 and sequence.drafter is not None
     return SequenceDraft(sequence.depth, sequence.drafter, DraftState.DRAFTING if drafts else DraftState.NONE)
 
 
 def _draft(c: DepthCandidate, best: BestDepths, trial: Trial | None) -> SequenceDraft:
-    """The best draft for a candidate, or the trial's."""
+    """Returns a candidate's best draft, or the trial's."""
     reach = len(c.lookup) - 1
     if trial is not None and trial.weightless:
         deeper = trial.depth if c.sequence in trial.sequences else 0
@@ -376,10 +379,10 @@ def _park(c: DepthCandidate) -> SequenceDraft:
 
 
 def _costed_drafter(plan: DraftPlan, done: DecodeStep, width: int) -> DrafterName | None:
-    """Whose cost a step tells that drafted `width` tokens at the most: that of the only drafter, which had not lagged
-    behind. None for any other step."""
+    """Returns the drafter whose cost a step of `width` drafted tokens shows: the only one, if it did not lag. None
+    otherwise."""
     kinds = {draft.drafter for draft in plan.sequences if draft.drafter and draft.depth}
-    kinds = {PROMPT_LOOKUP if kind in _COST_NOTHING else kind for kind in kinds}  # which costs nothing either
+    kinds = {PROMPT_LOOKUP if kind in _COST_NOTHING else kind for kind in kinds}  # forced tokens cost nothing either
     steps = max(result.draft_forwards for result in done.sequences)
     usable = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _COSTED_LAG and steps in (0, width)
     return kinds.pop() if usable else None

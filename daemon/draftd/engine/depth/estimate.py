@@ -1,7 +1,8 @@
-"""What a step is expected to give and to cost, by how much it drafts; and which depth gives the most tokens for that.
+"""Expected tokens and seconds of a step by depth, and the depth with the most tokens per second.
 
-A sequence is expected to get 1 + Σ_j Π_{i≤j} a_i tokens of a draft (acceptance_rates.py); seconds are measured
-(costs.py). Where a target replays what it rolled back, a step is wider than its draft."""
+A sequence is expected to get 1 + Σ_j Π_{i≤j} a_i tokens from a draft (acceptance_rates.py); seconds are measured
+(costs.py). If a target replays what it rolled back, a step is wider than its draft.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DepthCandidate:
-    """The batch's sequence number `index`, whose depth is to be decided; it may draft `most` tokens.
+    """The batch's sequence number `index`, whose depth is to be chosen; it may draft up to `most` tokens.
 
-    `draft` and `lookup`: tokens that it is expected to get by depth, from 0 on (1.0): with draft model `drafter`, to
-    one deeper than it may, and with `weightless`, prompt lookup or its like, as deep as that has something to propose.
-    `ready`: the draft model knows its text; `prefill_seconds` is what it takes until it does."""
+    `draft`, `lookup`: expected tokens by depth from 0 (1.0), with draft model `drafter` to one deeper than allowed, and
+    with `weightless` (prompt lookup or similar) as deep as it has proposals. `ready`: the draft model has taken in the
+    text; if not, that takes `prefill_seconds`."""
 
     index: int
     sequence: DecodeSequence
@@ -39,18 +40,19 @@ class DepthCandidate:
     lookup: Sequence[float] = (1.0,)
 
     def tokens(self, depth: int, lookup: int = 0) -> float:
-        """Expected of a step that drafts so deep, by whichever of the two promises more."""
+        """Returns the expected tokens of a step with these depths, by the better of the two drafters."""
         return max(self.draft[min(depth, self.most)], self.lookup[min(lookup, len(self.lookup) - 1)])
 
     def prefix_probabilities(self, depth: int, lookup: int) -> list[float]:
-        """Probability that its first r drafted tokens are all accepted, for r from 0 to as many as it drafts."""
+        """Returns, for each r from 0 to the number of drafted tokens, the probability that the first r are all
+        accepted."""
         draft = self.draft[: 1 + (min(depth, self.most) if self.drafter is not None else 0)]
         chosen = max(draft, self.lookup[: lookup + 1], key=lambda tokens: tokens[-1])
         return [1.0, *(more - less for less, more in pairwise(chosen))]
 
 
 class BestDepths(NamedTuple):
-    """The depths with the most expected tokens a second: of the draft model, and of prompt lookup."""
+    """The depths with the most expected tokens per second: of the draft model, and of prompt lookup."""
 
     depth: int
     lookup: int
@@ -64,12 +66,11 @@ class BestDepths(NamedTuple):
 
 @dataclass(slots=True)
 class StepEstimate:
-    """What the next step of a `batch` is expected to give and to cost.
+    """Expected tokens and seconds of the next step of a `batch`.
 
-    `others`: tokens expected of those that are no candidates; they draft `fixed_depth` tokens, `fixed_steps` of these
-    with a draft model. `draft_seconds` and `lookup_seconds`: of a step by depth, 0 the plain one, where a draft model
-    drafts, and where prompt lookup does. `replays`: after a rejected token the target computes the accepted ones again
-    in the next step, in front of its draft."""
+    `others`: tokens expected of sequences whose depth is fixed; they draft `fixed_depth` tokens, `fixed_steps` of these
+    with a draft model. `draft_seconds`, `lookup_seconds`: of a step by depth (0: plain) with each drafter. `replays`:
+    the target recomputes accepted tokens after a rejection, in front of the next draft."""
 
     batch: Batch
     candidates: list[DepthCandidate]
@@ -82,7 +83,8 @@ class StepEstimate:
     _replayed: dict[tuple[int, int], tuple[list[float], float]] = field(default_factory=dict)
 
     def seconds(self, depth: int, lookup: int = 0) -> float:
-        """Of a step with `depth` forwards of a draft model, verified at the greater of the two depths."""
+        """Returns seconds of a step with `depth` forwards of a draft model, verified at the greater of the two
+        depths."""
         drafted, width = self._draft_seconds(depth, lookup)
         if not (self.replays and width):
             return self.lookup_seconds[width] + drafted
@@ -90,18 +92,21 @@ class StepEstimate:
         return drafted + sum(p * self.lookup_seconds[min(width + n, last)] for n, p in enumerate(wider))
 
     def _draft_seconds(self, depth: int, lookup: int) -> tuple[float, int]:
-        """Seconds of the draft model's forwards, and the depth that is verified."""
+        """Returns the seconds of the draft model's forwards, and the depth to verify."""
         steps = max(depth, self.fixed_steps)
         width = max(steps, lookup, self.fixed_depth)
         return (self.draft_seconds[width] - self.lookup_seconds[width]) * steps / width if steps else 0.0, width
 
     def expected_replay(self, depth: int, lookup: int) -> tuple[list[float], float]:
-        """Expected of a step, where every one drafts so: the probabilities that the widest sequence is wider than its
-        draft by n positions, n from 0 on, and how many tokens are missed by sequences that draft nothing, because they
-        have too many to replay."""
-        if (cached := self._replayed.get((depth, lookup))) is not None:  # asked for again and again in one step
+        """Returns the effect of replays when all candidates draft at these depths: the probabilities, for n from 0 on,
+        that the widest sequence is n positions wider than its draft; and the tokens missed by sequences that cannot
+        draft because they have too much to replay."""
+        if (cached := self._replayed.get((depth, lookup))) is not None:  # asked for repeatedly in one step
             return cached
-        under, missed = [1.0] * MOST_REPLAYED, 0.0  # `under`: the probability that none is wider by more than so many
+        under, missed = (
+            [1.0] * MOST_REPLAYED,
+            0.0,
+        )  # `under`: by n, the probability that no sequence is wider by more than n
         for c in self.candidates:
             reached = c.prefix_probabilities(depth, lookup)
             own, nothing = _replays(tuple(reached))
@@ -112,13 +117,14 @@ class StepEstimate:
         return result
 
     def tokens(self, drafting: Sequence[Sequence[float]], depth: int) -> float:
-        """Expected where only some candidates draft, so deep: those that get so many tokens by depth."""
+        """Returns the expected tokens if only some candidates draft, at this depth; `drafting` has their expected
+        tokens by depth."""
         gained = sum(tokens[min(depth, len(tokens) - 1)] - 1 for tokens in drafting)
         return self.others + len(self.candidates) + gained
 
     def best(self, *, if_ready: bool = False) -> BestDepths:
-        """One depth for all, 0 included: a sequence drafts less only where its plan or its end says so. The least of
-        equals. `if_ready`: as if the draft model knew all texts."""
+        """Returns the best depths for all candidates, 0 included; the smallest of equals. A sequence drafts less only
+        if its plan or its remaining tokens require it. `if_ready`: as if the draft model had taken in all texts."""
         drafting = [(c, c.drafter is not None and (c.ready or if_ready)) for c in self.candidates]
         deepest = max((c.most for c, drafts in drafting if drafts), default=0)
         best: BestDepths | None = None
@@ -128,7 +134,7 @@ class StepEstimate:
                 if self.replays and best is not None:
                     drafted, width = self._draft_seconds(depth, lookup)
                     if tokens <= best.rate * (drafted + min(self.lookup_seconds[width:])):
-                        continue  # what is replayed, which takes long to work out, makes it no better
+                        continue  # replays, which are slow to compute, cannot improve it
                     tokens -= self.expected_replay(depth, lookup)[1]
                 seconds = self.seconds(depth, lookup)
                 if best is None or tokens * best.seconds > best.tokens * seconds:
@@ -138,21 +144,21 @@ class StepEstimate:
 
 
 def best_depth(expected: Sequence[float], seconds: Sequence[float]) -> int:
-    """The depth with the most tokens a second, the least of equals. Both by depth, from the same one on: `expected`
-    tokens of a step, and the seconds (or any multiple of them) that it takes."""
+    """Returns the depth with the most tokens per second, the smallest of equals. `expected` tokens and `seconds` (or
+    any multiple) are by depth, starting at the same one."""
     depths = range(min(len(expected), len(seconds)))
     return max(depths, key=lambda depth: expected[depth] / seconds[depth])
 
 
 @lru_cache(maxsize=256)
 def _replays(reached: tuple[float, ...]) -> tuple[list[float], float]:
-    """Of a sequence whose first r drafted tokens are all accepted with the probability `reached[r]`: the probabilities
-    that it is wider than its draft by no more than n positions, n from 0 on, and that it drafts nothing.
+    """Returns, for a sequence whose first r drafted tokens are all accepted with probability `reached[r]`: the
+    probabilities, for n from 0 on, that it is at most n positions wider than its draft; and the probability that it
+    drafts nothing.
 
-    A draft with a rejected token adds one more than were accepted to what is replayed; one of which all are accepted
-    ends it, and so does a step without a draft. From one such end to the next there are n tokens to replay in
-    `visits[n]` steps."""
-    rejected = [more - less for more, less in pairwise(reached)]  # after none were accepted, after one, …
+    A draft with a rejected token adds one more than were accepted to the replay; a fully accepted draft or a step
+    without one ends it. Between two such ends there are n tokens to replay in `visits[n]` steps."""
+    rejected = [more - less for more, less in pairwise(reached)]  # after 0 accepted tokens, after 1, …
     deepest = len(rejected)
     most, visits = min(deepest, MOST_REPLAYED), [1.0]
     for n in range(1, most + deepest + 1):

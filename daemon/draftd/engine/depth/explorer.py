@@ -1,8 +1,9 @@
-"""What is tried although, by what is known, it does not pay; and plain steps that are only measured.
+"""Exploration: trials of drafts that are not expected to pay, and plain steps taken only to measure them.
 
-Two things go stale unless they are tried: whether to draft at all where nothing drafts, and a token more or less where
-something does. What exploring may cost is a fixed share of the time, paid from a budget (an epsilon-greedy bandit whose
-epsilon is the time lost); what was tried in vain waits twice as long the next time."""
+Two estimates go stale without trials: whether to draft at all when nothing drafts, and one token more or less when
+something does. Exploration may cost a fixed share of the time, paid from a budget (an epsilon-greedy bandit whose
+epsilon is lost time). After a trial that did not pay, the wait for the next one doubles.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +18,31 @@ from draftd.engine.depth.estimate import BestDepths, DepthCandidate, StepEstimat
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep
 
-WORTH = 1.01  # how many times as fast something must be, at least, that takes time to come by
+WORTH = 1.01  # the least speedup for which time may be spent in advance
 
-_SHARE = 0.01  # of the time
+_SHARE = 0.01  # share of the time
 _FIRST_WAIT, _LONGEST_WAIT = 16, 512  # steps
-_LONGEST_SECONDS = 10.0  # a step in which it can be tried may be rare: then time decides
-_SAVED, _OWED = 20.0, 5.0  # plain steps' time that the budget may grow to, and be overdrawn by
+_LONGEST_SECONDS = 10.0  # steps that allow a trial may be rare: then this time decides
+_SAVED, _OWED = 20.0, 5.0  # the most that the budget may save and owe, in plain steps' time
 
 
 class ExplorationBudget:
-    """Seconds that may be lost, and for each thing to try how many steps to wait. Engine thread only."""
+    """Seconds that trials may lose, and how many steps to wait before each subject's next trial. Engine thread only."""
 
     def __init__(self, share: float = _SHARE) -> None:
         self._share = share
         self._seconds: float | None = None
-        self._passed = 0.0  # seconds of all steps
-        self._waits: dict[Hashable, tuple[int, int]] = {}  # steps since it was tried last, steps to wait
-        self._tried: dict[Hashable, float] = {}  # at which of the seconds it was tried last
+        self._passed = 0.0  # sum of all steps' seconds
+        self._waits: dict[Hashable, tuple[int, int]] = {}  # by subject: steps since its last trial, steps to wait
+        self._tried: dict[Hashable, float] = {}  # by subject: the value of `_passed` at its last trial
 
     @property
     def seconds(self) -> float:
         return self._seconds or 0.0
 
     def record_step(self, seconds: float, plain: float, idle: Iterable[Hashable] = ()) -> None:
-        """A step took `seconds`, a plain one takes `plain`; `idle` were not tried in it. One step's time is given in
-        advance."""
+        """Adds a step of `seconds` to the budget, limited by the seconds of a `plain` one. `idle`: subjects not tried
+        in it. The budget starts with one step's time."""
         self._passed += seconds
         before = plain if self._seconds is None else self._seconds
         self._seconds = min(before + self._share * seconds, _SAVED * plain)
@@ -50,17 +51,18 @@ class ExplorationBudget:
             self._waits[what] = (since + 1, wait)
 
     def due(self, what: Hashable, loss: float) -> bool:
-        """Whether it may be tried at the cost of `loss` seconds."""
+        """Whether a subject may be tried now at an expected loss of `loss` seconds."""
         since, wait = self._waits.get(what, (0, _FIRST_WAIT))
         long_ago = self._passed - self._tried.get(what, 0.0) >= _LONGEST_SECONDS
         return (since >= wait or long_ago) and loss <= self.seconds
 
     def wait(self, what: Hashable) -> int:
-        """Steps between two tries of it."""
+        """Returns the steps between two trials of a subject."""
         return self._waits.get(what, (0, _FIRST_WAIT))[1]
 
     def schedule_retry(self, what: Iterable[Hashable], *, paid: bool, again: bool = False) -> None:
-        """`again`: it is to be tried again at once, as its cost was not what it was taken for."""
+        """Sets the wait before the subjects' next trial: none if `again` (its cost was lower than expected), the
+        shortest if it `paid`, else twice as long as before."""
         for subject in what:
             wait = (
                 0
@@ -72,29 +74,29 @@ class ExplorationBudget:
             self._waits[subject], self._tried[subject] = (0, wait), self._passed
 
     def lose(self, seconds: float, plain: float) -> None:
-        """So much was lost on a trial; less than 0 was gained."""
+        """Subtracts a trial's loss; a negative loss is a gain."""
         self._seconds = min(max(self.seconds - seconds, -_OWED * plain), _SAVED * plain)
 
     def reset_waits(self) -> None:
-        """Resets the waits: a trial that did not pay may pay now."""
+        """Resets all waits: a trial that did not pay may pay now."""
         self._waits = {what: (since, _FIRST_WAIT) for what, (since, _) in self._waits.items()}
 
 
-_PERIOD_SECONDS = 5.0  # of drafting without a plain step: with 3 steps of 10 ms each, some 0.3 % of the speed
-_URGENT = 10  # times as often, where it is not clear whether drafting pays
+_PERIOD_SECONDS = 5.0  # of drafting between measurements: 3 plain steps of 10 ms cost about 0.3 % of the speed
+_URGENT = 10  # times as often while it is unclear whether drafting pays
 _PLAIN_STEPS = 3  # the first starts the second ahead, the second the third: the second is pipelined on both sides
 
 
 class PlainMeasurement:
-    """Where everything drafts, has a few plain steps made now and then, so that their cost stays known."""
+    """Schedules a few plain steps from time to time while everything drafts, so that their cost stays known."""
 
     def __init__(self, period_seconds: float = _PERIOD_SECONDS) -> None:
         self._period = period_seconds
-        self._drafting = 0.0  # seconds since the last plain step
-        self.steps_left = 0  # steps of the measurement under way
+        self._drafting = 0.0  # seconds of drafting since the last plain step
+        self.steps_left = 0  # remaining steps of the current measurement
 
     def begins(self, sequences: Sequence[DecodeSequence], *, urgent: bool = False) -> bool:
-        """Whether it begins with the next step. `urgent`: much depends on a cost that is uncertain."""
+        """Whether a measurement begins with the next step. `urgent`: a decision depends on an uncertain cost."""
         due = self._drafting >= (self._period / _URGENT if urgent else self._period)
         begins = due and all(sequence.remaining > _PLAIN_STEPS + 1 for sequence in sequences)
         self.steps_left = _PLAIN_STEPS if begins else 0
@@ -103,8 +105,8 @@ class PlainMeasurement:
         return begins
 
     def record_step(self, seconds: float, *, drafting: bool, pipelined: bool) -> None:
-        """A step is over. `drafting`: a sequence has something to draft; `pipelined`: the next one was started ahead. A
-        measurement that cannot be pipelined is given up."""
+        """Records a finished step. `drafting`: a sequence has something to draft; `pipelined`: the next step had
+        started early. A measurement that cannot be pipelined is given up."""
         if not drafting:
             self._drafting, self.steps_left = 0.0, 0
         elif self.steps_left:
@@ -113,21 +115,21 @@ class PlainMeasurement:
             self._drafting += seconds
 
 
-_PERFECT = 0.97  # the tokens of no draft are accepted more often
-_BONUS = 0.5  # by how much acceptance may be better than its estimate after one draft: falls with the root of drafts
-_LAST_TOKENS = 8  # a sequence this near to its end is not tried with
-_CHEAPER = 0.8  # of what a trial was taken to cost: that price is wrong
-_OLD = 64  # steps to wait, from which on what was known counts half
+_PERFECT = 0.97  # the highest rate that a trial hopes for
+_BONUS = 0.5  # how far acceptance may exceed its estimate after one draft; falls with the square root of drafts
+_LAST_TOKENS = 8  # no trials with this few tokens left
+_CHEAPER = 0.8  # share of the expected cost: a trial below it shows that the price is wrong
+_OLD = 64  # from this wait on, old evidence counts half
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A draft of `depth` tokens for `sequences` that is tried although it is not expected to pay.
+    """A draft of `depth` tokens for `sequences`, tried although it is not expected to pay.
 
-    `keys`: what it tells of. It has paid where the step gave more tokens than the `expected`, or where a depth from
-    `paid_from` on is best after it. `pace`: seconds that a token takes without it; `seconds`: what the step is taken to
-    cost; `prefill_seconds`: those spent on making the drafter know the texts. `weightless`: prompt lookup or its like
-    drafts, of which `depth` is the most."""
+    `keys`: the subjects that it informs. It paid if the step gave more tokens than `expected`, or if a depth of
+    `paid_from` or more is best afterwards. `pace`: seconds per token without it; `seconds`: the expected cost of the
+    step; `prefill_seconds`: time spent on taking in texts. `weightless`: prompt lookup or similar drafts up to
+    `depth`."""
 
     keys: tuple[Hashable, ...]
     kind: DrafterName
@@ -142,19 +144,19 @@ class Trial:
 
 
 class Explorer:
-    """Engine thread only."""
+    """Chooses trials and records their results. Engine thread only."""
 
     def __init__(self, costs: StepCosts, acceptance: Acceptance, budget: ExplorationBudget) -> None:
         self._costs, self._acceptance, self.budget = costs, acceptance, budget
-        self._prepared: Trial | None = None  # its drafter takes its sequences' texts in, or has done so
-        self._over: Trial | None = None  # whether it paid shows when the next step is planned
-        self._surpassed = False  # that one's drafts did better than was expected
-        self._cheaper = False  # and that step cost a quarter less, at least
-        self._idle: list[Hashable] = []  # what might have been tried in the step that was planned last
-        self.prefilling: list[DecodeSequence] = []  # whose texts a trial's drafter is to take in
+        self._prepared: Trial | None = None  # its drafter is taking in, or has taken in, the sequences' texts
+        self._over: Trial | None = None  # finished; whether it paid shows when the next step is planned
+        self._surpassed = False  # whether the finished trial gave more tokens than expected
+        self._cheaper = False  # whether its step cost at least a fifth less than expected
+        self._idle: list[Hashable] = []  # subjects that might have been tried in the last planned step
+        self.prefilling: list[DecodeSequence] = []  # sequences whose texts a trial's drafter should take in
 
     def choose(self, estimate: StepEstimate | None, best: BestDepths | None) -> Trial | None:
-        """What to try in the next step in place of the best depths, if anything."""
+        """Returns a trial to run in the next step instead of the best depths, or None."""
         self._idle, self.prefilling = [], []
         if estimate is None or best is None:
             return None
@@ -173,7 +175,7 @@ class Explorer:
         return self._look_up_at_all(estimate, best) if draft_trial is None and not self.prefilling else draft_trial
 
     def _prefilled_trial(self, estimate: StepEstimate, trial: Trial) -> Trial | None:
-        """The trial, once its sequences' texts are taken in."""
+        """Returns the prepared trial if its sequences' texts are taken in, else None."""
         its = [c for c in estimate.candidates if c.sequence in trial.sequences and c.drafter == trial.kind]
         if len(its) < len(trial.sequences) or any(c.sequence.remaining <= 1 for c in its):
             self._prepared = None
@@ -184,7 +186,8 @@ class Explorer:
         return None
 
     def _draft_at_all(self, estimate: StepEstimate, best: BestDepths) -> Trial | None:
-        """All are parked: whether to draft for those that can, or to have a drafter take one in for that."""
+        """Returns a trial of drafting when all sequences are parked, or None, possibly after scheduling a prefill for
+        one."""
         able = [c for c in estimate.candidates if c.drafter is not None and c.sequence.remaining > _LAST_TOKENS]
         if not able or not self._might_pay(estimate, best, able):
             return None
@@ -204,7 +207,7 @@ class Explorer:
         return trial
 
     def _look_up_at_all(self, estimate: StepEstimate, best: BestDepths) -> Trial | None:
-        """All are parked: whether to draft with what has no weights, where that has found something."""
+        """Returns a trial of a drafter without weights when all sequences are parked, if it has proposals."""
         able = [c for c in estimate.candidates if len(c.lookup) > 1 and c.sequence.remaining > _LAST_TOKENS]
         if not able:
             return None
@@ -225,7 +228,7 @@ class Explorer:
         return Trial(keys, able[0].weightless, its, depth, 1, tokens, 1 / best.rate, seconds, weightless=True)
 
     def _might_pay(self, estimate: StepEstimate, best: BestDepths, able: Sequence[DepthCandidate]) -> bool:
-        """Whether drafts that are nearly always accepted would pay, if they cost as little as they may."""
+        """Whether drafts that are nearly always accepted would pay at the lowest plausible cost."""
         deepest, kind = max(c.most for c in able), able[0].drafter
         assert kind is not None
         hopes = [expected_by_depth([_PERFECT] * deepest, 1.0, deepest)] * len(able)
@@ -236,7 +239,7 @@ class Explorer:
         return False
 
     def _cheapest_hope(self, estimate: StepEstimate, best: BestDepths, chosen: Sequence[DepthCandidate]) -> int:
-        """The least depth that would pay if acceptance were as good as it may be, or 1: the cheapest way to know."""
+        """Returns the smallest depth that would pay at the highest plausible acceptance, or 1."""
         hopes = []
         for c in chosen:
             assert c.key is not None
@@ -252,7 +255,7 @@ class Explorer:
         return 1
 
     def _neighbour(self, estimate: StepEstimate, best: BestDepths) -> Trial | None:
-        """One token more or less than what seems best, where that may be better for all that is known."""
+        """Returns a trial of one token more or less than the best depth, if that may plausibly be better."""
         drafting = [c for c in estimate.candidates if c.drafter is not None and c.ready]
         first = drafting[0]
         assert first.drafter is not None
@@ -276,7 +279,7 @@ class Explorer:
         return None
 
     def record_step(self, trial: Trial | None, done: DecodeStep, seconds: float, plain: float) -> None:
-        """A step is over, in which `trial` was made: what that lost or gained, and what may be lost from here on."""
+        """Records a finished step, and the gain or loss if `trial` was run in it."""
         self.budget.record_step(seconds, plain, self._idle if trial is None else ())
         if trial is None:
             return
@@ -290,13 +293,13 @@ class Explorer:
                 self._acceptance.fade(sequence.evidence_key(trial.kind), 0.5)
 
     def drafter_replaced(self) -> None:
-        """Whatever is being tried says nothing any more."""
+        """Drops all trials under way."""
         self.budget.reset_waits()
         self._prepared = self._over = None
 
 
 def _drafts(candidates: Sequence[DepthCandidate]) -> list[Sequence[float]]:
-    """What they are expected to get of the draft model, as deep as they may."""
+    """Returns the candidates' expected tokens by depth from the draft model, up to their limits."""
     return [c.draft[: c.most + 1] for c in candidates]
 
 

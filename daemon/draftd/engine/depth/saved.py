@@ -1,9 +1,9 @@
-"""What was learnt about a pair on a machine, as a document that the next process reads.
+"""What was learnt about a model pair on a machine, as a JSON document for the next process.
 
-Prices that were measured, and how often drafted tokens were accepted; and the like of another daemon's target, where
-this one drafted for it. What was guessed is not saved, nor how far steps were off the prices: that depends on what else
-the machine did. Which pair and machine it is of is for the caller to say. A document that is not one is refused with
-the field's name."""
+It has measured prices and acceptance counts, and the same for another daemon's target if this one drafted for it.
+Guesses are not saved, nor how far steps were off the prices, which depends on other work of the machine. The caller
+records which pair and machine it belongs to. Invalid documents are refused with the field's name.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from draftd.engine.depth.estimate import best_depth
 from draftd.engine.sequence import Key
 from draftd.errors import ConfigError, wrong_field
 
-_ENOUGH_DRAFTS = 20.0  # judged of late, before a drafter is said not to pay
-_AGED = 0.5  # of what was counted before, the share that still counts: texts and weights may be others
+_ENOUGH_DRAFTS = 20.0  # recent drafts before a drafter may be reported as not paying
+_AGED = 0.5  # share of saved counts that still counts: texts and weights may have changed
 
 _Kind = Annotated[DrafterName, Field(min_length=1)]
 _Workload = Annotated[WorkloadClass, Field(strict=False)]
@@ -39,9 +39,11 @@ _Accepted = tuple[_Kind, bool, bool, _Workload | None, _Counts, _Counts]
 
 
 class RemoteLearnt(BaseModel):
-    """Of the target of another daemon, whose model has this fingerprint, as JSON has it. Seconds: of a plain step its
-    `forward` and the `rest`; of a token that the verifier streams with its own draft, by class of text (`streaming`);
-    of a drafted token, by drafter (`draft`). `wider`: a forward by how many tokens it drafts, over a plain one."""
+    """Costs of another daemon's target, whose model has this fingerprint, in JSON form.
+
+    Seconds: of a plain step, its `forward` and the `rest`; per token streamed with the verifier's own draft, by
+    workload class (`streaming`); per drafted token, by drafter (`draft`). `wider`: by drafted tokens, a forward's cost
+    over a plain one."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
@@ -54,12 +56,12 @@ class RemoteLearnt(BaseModel):
     acceptance: tuple[_Accepted, ...]
 
     def rates(self) -> Acceptance:
-        """To go on with; of what was counted only a share counts on."""
+        """Returns the saved acceptance, reduced to a share."""
         return _rates({row[:4]: row[4:] for row in self.acceptance}, DEEPEST, _AGED)
 
 
 class _Document(BaseModel):
-    """As JSON has it: tables as lists of rows, because JSON's keys are strings."""
+    """The document's fields, with tables as lists of rows because JSON keys are strings."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
@@ -92,9 +94,9 @@ def _rates(acceptance: Counted, deepest: int, share: float) -> Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class DrafterWorth:
-    """The worth of a drafter to a request that is alone. `cost`: of a step that drafts one token, over a plain one;
-    `acceptance` of that token, None where too little was drafted to know it; `speedup`: of steps that draft `depth`
-    tokens, the best depth, over plain ones, if need be of tokens that are all accepted."""
+    """A drafter's worth to a request that is alone. `cost`: a step with one drafted token, over a plain one;
+    `acceptance` of that token, None if too little was drafted; `speedup`: steps at the best `depth` over plain ones,
+    assuming full acceptance if that is unknown."""
 
     drafter: DrafterName
     cost: float
@@ -104,7 +106,7 @@ class DrafterWorth:
 
     @property
     def warning(self) -> str:
-        """For people; empty where it pays."""
+        """A warning for people; empty if the drafter pays."""
         if self.speedup >= 1:
             return ""
         accepted = "even if all" if self.acceptance is None else f"and {self.acceptance:.0%} of"
@@ -116,8 +118,8 @@ class DrafterWorth:
 
 
 class DepthCost(NamedTuple):
-    """Cost of a step of `batch` greedy sequences with one drafter. `plain`: seconds of a step without drafts, None
-    before one was measured; `ratios`: cost over that, by depth from 1; `source`: where these come from."""
+    """Cost of a step of `batch` greedy sequences with one drafter. `plain`: seconds of a step without drafts, None if
+    unmeasured; `ratios`: cost over that, by depth from 1; `source`: the origin of these."""
 
     drafter: DrafterName
     batch: int
@@ -127,8 +129,8 @@ class DepthCost(NamedTuple):
 
 
 class DepthYield(NamedTuple):
-    """Share of one drafter's tokens that is accepted in one kind of text, by position, with the recent drafts that
-    `tried` it; `depth` is the best for such a request alone, 0 where none pays."""
+    """The share of one drafter's tokens that is accepted in one kind of text, by position, with the recent drafts that
+    `tried` it. `depth`: the best for such a request alone, 0 if none pays."""
 
     drafter: DrafterName
     sampled: bool
@@ -141,8 +143,9 @@ class DepthYield(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LearntCosts:
-    """`prices` and `acceptance` outlive the process. `offsets`, `speed` and `known` say how it stands now:
-    `StepCosts.offsets`, `StepCosts.speed`, and where each price comes from; `measured`: plain steps, here."""
+    """The learnt prices and acceptance. `prices` and `acceptance` outlive the process; `offsets`, `speed` and `known`
+    are its present state: `StepCosts.offsets`, `StepCosts.speed`, and the origin of each price. `measured`: whether
+    this process measured plain steps."""
 
     prices: CalibratedCosts
     acceptance: Counted = field(default_factory=dict)
@@ -153,18 +156,18 @@ class LearntCosts:
     measured: bool = False
 
     def costs(self) -> StepCosts:
-        """What steps cost, as they did when this was read. After a restart only `prices` are left, as a prior."""
+        """Returns step costs as they were when this was read. After a restart only `prices` remain, as a prior."""
         costs = StepCosts(self.prices)
         costs.restore(self.offsets, self.speed, measured=self.measured)
         return costs
 
     def rates(self, deepest: int, share: float = _AGED) -> Acceptance:
-        """To go on with, up to position `deepest`; of what was counted only a share counts on."""
+        """Returns the acceptance up to position `deepest`, with counts reduced to `share`."""
         return _rates(self.acceptance, deepest, share)
 
     def worth(self, drafter: DrafterName, most: int) -> DrafterWorth | None:
-        """At up to `most` tokens a step; None while too little is known. Costs alone may tell that it cannot pay:
-        then it is parked, and little would ever be known of its acceptance."""
+        """Returns a drafter's worth at up to `most` tokens a step, or None if too little is known. Costs alone may show
+        that it cannot pay: a parked drafter would never gather enough acceptance counts."""
         texts = [key for key in self.acceptance if key[0] == drafter and key[3] is None]
         key = max(texts, key=lambda text: self.acceptance[text][0][0], default=None)
         if drafter not in self.prices.drafted or not most:
@@ -183,7 +186,7 @@ class LearntCosts:
         return DrafterWorth(drafter, ratios[1], rates[0] if judged else None, depth, speedup)
 
     def depths(self, most: int) -> tuple[list[DepthCost], list[DepthYield]]:
-        """Costs and acceptance at up to `most` drafted tokens a step, and the depth that follows from them."""
+        """Returns costs and acceptance at up to `most` drafted tokens a step, and the depth that follows from them."""
         costs, context, yields = self.costs(), self.prices.context, list[DepthYield]()
         sizes, table = sorted(self.prices.plain) or [1], list[DepthCost]()
         ratios = dict[tuple[DrafterName, int], list[float]]()
@@ -196,7 +199,7 @@ class LearntCosts:
                 table.append(DepthCost(drafter, batch, plain if costs.measured else None, curve[1:], source))
         acceptance = self.rates(max(1, most), share=1.0)
         for key in sorted(self.acceptance, key=str):
-            if key[3] is None:  # all texts together, which those little seen are judged by
+            if key[3] is None:  # all classes together, used for rarely seen ones
                 continue
             rates = acceptance.rates(key)[:most]
             depth = best_depth(expected_by_depth(rates, 1.0, most), ratios[key[0], sizes[0]])
@@ -204,7 +207,7 @@ class LearntCosts:
         return table, yields
 
     def to_document(self) -> dict[str, Any]:
-        """The document, of values that JSON can hold."""
+        """Returns the document in JSON values."""
         prices = self.prices
         document = _Document(
             context=prices.context,
@@ -223,7 +226,7 @@ class LearntCosts:
 
     @classmethod
     def of_document(cls, document: object) -> Self:
-        """Raises ConfigError, which names the field, where it is not what `to_document` wrote."""
+        """Reads what `to_document` wrote. Raises ConfigError, naming the field, if it is not valid."""
         try:
             read = _Document.model_validate_json(json.dumps(document))
         except ValidationError as error:

@@ -1,8 +1,9 @@
-"""Drafters: what guesses the next tokens, so that the target can judge several in one forward.
+"""Drafters guess the next tokens, so that the target can judge several in one forward.
 
-The seam is: all tokens in, proposals out. The last of the tokens may themselves be guesses that the target has not
-judged, and may be other ones the next time: a drafter rolls itself back to the longest common prefix with what it knew.
-What a drafter needs is declared where it is registered (registry.py)."""
+A drafter gets all tokens and returns proposals. The last tokens may themselves be guesses that the target has not
+judged yet, and may differ the next time: a drafter rolls itself back to the longest common prefix with what it knew.
+What a drafter needs is declared when it is registered (registry.py).
+"""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Proposals for a list of sequences. `tokens`: sequences × k, uint32; sequence i's first `depths[i]` are real.
+    """Proposals for a list of sequences. `tokens`: sequences × k, uint32; the first `depths[i]` of sequence i are real.
 
-    `q`: sequences × k × vocabulary, the transformed distributions they were drawn from; None where all mass was on
-    them, or all sequences are deterministic. `forwards[i]`: forwards of a draft model spent on sequence i. `lag`: the
-    most tokens of a sequence that the first of them took in."""
+    `q`: sequences × k × vocabulary, the transformed distributions that the tokens were drawn from; None if all mass was
+    on the tokens, or all sequences are deterministic. `forwards[i]`: a draft model's forwards spent on sequence i.
+    `lag`: the most tokens that the first of them took in for one sequence."""
 
     tokens: mx.array
     depths: list[int]
@@ -39,15 +40,15 @@ class Draft:
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """What a drafter sees of a sequence, which is the same object from its first call to `leave`. By itself it is a
-    sequence without a request, as what is measured at load is drafted for."""
+    """The part of a sequence that drafters see; the same object from a drafter's first call until `leave`. Calibration
+    uses it without a request."""
 
-    tokens: list[int]  # prompt and output; all but the last `guesses` are final
+    tokens: list[int]  # prompt and output; all except the last `guesses` are final
     guesses: int = 0
-    answered: int = 0  # final tokens after the prompt: with the guesses, the next one's position in seeded noise
-    generator: random.Random = field(default_factory=random.Random)  # what unseeded sampling draws from
-    shares: bool = False  # whether cached prefixes may be used for it, and its own be kept
-    degraded: str = ""  # why it drafts no more; its drafter may have failed in the middle of a forward
+    answered: int = 0  # final tokens after the prompt; plus guesses: the next token's position in seeded noise
+    generator: random.Random = field(default_factory=random.Random)  # the source of unseeded sampling
+    shares: bool = False  # whether it uses the prefix cache
+    degraded: str = ""  # why drafting stopped for it; its drafter may have failed during a forward
     finish: FinishReason | None = None
 
 
@@ -56,28 +57,29 @@ DraftSequence: TypeAlias = "DecodeSequence | Text"
 
 
 class Drafter(ABC):
-    """Called on the engine thread only. An error costs the sequences their speculation, never their text.
+    """The interface of drafters. Engine thread only. An error ends the sequences' speculation, never their text.
 
-    Unless a drafter says otherwise it knows every text from the tokens alone, and holds nothing."""
+    The defaults suit a drafter that holds nothing and drafts from the tokens alone."""
 
     @abstractmethod
     def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
-        """Up to `depths[i]` tokens after the i-th sequence's last one."""
+        """Returns up to `depths[i]` tokens after the i-th sequence's last one."""
 
     def prefill(self, sequence: DraftSequence, chunk: int) -> bool:
-        """Takes in up to `chunk` more tokens of a prefilling sequence's prompt; True once there are none left."""
+        """Takes in up to `chunk` more tokens of a prefilling sequence's prompt. Returns True once none remain."""
         return True
 
     def behind(self, sequence: DraftSequence) -> int | None:
-        """Tokens of the text that it has not taken in, the last aside; None for a sequence that it does not know."""
+        """Returns the tokens of the text that it has not taken in, not counting the last; None for an unknown
+        sequence."""
         return 0
 
     def follow(self, sequences: Sequence[DraftSequence], chunk: int) -> None:
-        """Takes in up to `chunk` tokens of running sequences that it does not know, or lags behind."""
+        """Takes in up to `chunk` tokens of running sequences that are unknown or lag behind."""
         return
 
     def reach(self, sequence: DraftSequence, most: int) -> int:
-        """How many tokens, up to `most`, it could propose now for a sequence that it knows."""
+        """Returns how many tokens, up to `most`, it could propose now for a known sequence."""
         return most
 
     def leave(self, sequence: DraftSequence) -> None:
@@ -85,7 +87,7 @@ class Drafter(ABC):
         return
 
     def close(self) -> None:
-        """Frees everything, the weights too."""
+        """Frees everything, weights included."""
         return
 
     @property
@@ -95,12 +97,12 @@ class Drafter(ABC):
 
 
 class TextDrafter(Drafter):
-    """A drafter that needs the text alone: `continuation` is all that one has to add. It is sure of its guesses: all
-    mass of its distributions is on them, and they need not be written out."""
+    """A drafter that needs only the text; subclasses implement `continuation`. Its distributions have all mass on its
+    guesses, so they need not be written out."""
 
     @abstractmethod
     def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
-        """Up to `depth` tokens that may follow the text; empty where it has no guess."""
+        """Returns up to `depth` tokens that may follow the text; empty without a guess."""
 
     def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
         continuations = [self.continuation(sequence, depth) for sequence, depth in zip(sequences, depths, strict=True)]
@@ -118,9 +120,8 @@ class TextDrafter(Drafter):
 def merge(
     parts: Sequence[tuple[Sequence[int], Draft]], count: int, vocabulary: int, deterministic: bool
 ) -> Draft | None:
-    """One draft for `count` sequences from drafts for groups of them; each part names the sequences it is for.
-
-    None when nothing was proposed."""
+    """Merges drafts for groups of sequences into one for `count` sequences; each part names its sequences. Returns None
+    if nothing was proposed."""
     k = max((max(draft.depths, default=0) for _, draft in parts), default=0)
     if k == 0:
         return None

@@ -1,4 +1,4 @@
-"""A draft model: a small one with the target's tokenizer."""
+"""The drafter that runs a draft model: a small model with the target's tokenizer."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from draftd.engine.sampling.acceptance import draw
 from draftd.engine.sampling.transforms import Sampling, uniforms
 from draftd.models.mlx_lm import vocabulary_size
 
-_FORWARDS = 32  # that a rollback goes back over: one for each token of a block
+_FORWARDS = 32  # forwards that one rollback may undo: one for each token of a block
 
 
 class DraftModel(Drafter):
-    """Drafts with a small model, whose caches follow the sequences' texts.
+    """Drafts with a small model whose caches follow the sequences' texts.
 
-    A sequence's cache may lag behind its text (by the last accepted token after full acceptance, by more after steps
-    without a draft): each proposal first catches up in the same forward that drafts the first token."""
+    A sequence's cache may lag behind its text: by the last accepted token after full acceptance, by more after steps
+    without a draft. Each proposal first catches up in the forward that drafts the first token."""
 
     def __init__(self, model: Any, vocabulary: int, prefix: PrefixCache | None = None) -> None:
-        self._vocabulary = vocabulary  # of the target: the pair may pad their embeddings differently
-        self._last = vocabulary_size(model) - 1  # that it has an embedding of
+        self._vocabulary = vocabulary  # the target's: the two models may pad their embeddings differently
+        self._last = vocabulary_size(model) - 1  # the last token that the draft has an embedding for
         self._caches: Caches = make_caches(model, _FORWARDS)
         self._sequences: list[DraftSequence] = []
         self._prefix = prefix or PrefixCache()
-        self._places: dict[int, int] = {}  # by a sequence's id(): its row of the caches
+        self._places: dict[int, int] = {}  # by a sequence's id(): its row in the caches
         self._store = self._prefix.store(self._caches)
-        self.texts = Prefill(self._caches, self._store)  # what is being prefilled, and the store of what was
-        self._unsure: dict[int, list[int]] = {}  # by id(): the last tokens in its cache, which may be taken back
-        self._drafted: tuple[list[int], mx.array] | None = None  # ids, and what was fed of the last proposals for them
+        self.texts = Prefill(self._caches, self._store)  # texts that are prefilling, and the prefix store
+        self._unsure: dict[int, list[int]] = {}  # by id(): the last tokens in its cache, which may be rolled back
+        self._drafted: tuple[list[int], mx.array] | None = None  # ids, and the last proposals for them
 
     def behind(self, sequence: DraftSequence) -> int | None:
         place = self._places.get(id(sequence))
@@ -57,7 +57,7 @@ class DraftModel(Drafter):
             mx.eval(self._caches.arrays())
 
     def prefill(self, sequence: DraftSequence, chunk: int) -> bool:
-        whole, key = len(sequence.tokens) - 1, id(sequence)  # `propose` catches up with the last one
+        whole, key = len(sequence.tokens) - 1, id(sequence)  # `propose` feeds the last one
         if key not in self.texts:
             self.texts.open(key, whole, sequence.tokens if sequence.shares else ())
         start = self.texts.length(key)
@@ -114,7 +114,7 @@ class DraftModel(Drafter):
         )
 
     def leave(self, sequence: DraftSequence) -> None:
-        trusted = not sequence.degraded  # drafting may have failed in the middle of a forward
+        trusted = not sequence.degraded  # drafting may have failed during a forward
         if trusted and id(sequence) in self.texts:
             self.texts.keep(id(sequence), sequence.tokens)
         self.texts.drop(id(sequence))
@@ -140,12 +140,12 @@ class DraftModel(Drafter):
         return self._caches.nbytes + self.texts.nbytes
 
     def _roll_back(self) -> None:
-        """Rolls each sequence's cache back to the longest common prefix with its text. What is final of a text is not
-        compared again."""
+        """Rolls each sequence's cache back to the longest common prefix with its text. Final tokens are not compared
+        again."""
         if self._drafted is not None:
-            ids, drafted = self._drafted  # computed by now: an operation on them would be another wait
+            ids, drafted = self._drafted  # computed by now: reading them as they are saves another wait
             for key, tokens in zip(ids, drafted.tolist(), strict=True):
-                self._unsure.setdefault(key, []).extend(tokens[:-1])  # the last one was not fed
+                self._unsure.setdefault(key, []).extend(tokens[:-1])  # the last token was not fed
         lengths, unsure = list[int](), dict[int, list[int]]()
         for sequence, length in zip(self._sequences, self._caches.lengths, strict=True):
             fed_last = self._unsure.get(id(sequence), [])
@@ -154,7 +154,7 @@ class DraftModel(Drafter):
                 if common >= len(sequence.tokens) or token != sequence.tokens[common]:
                     break
                 common += 1
-            common = min(common, len(sequence.tokens) - 1)  # the last one is fed to get at what follows it
+            common = min(common, len(sequence.tokens) - 1)  # the last token is fed to predict the next
             lengths.append(common)
         reached = self._caches.rollback(lengths)  # `_catch_up` feeds what a layer rolled back beyond that
         for sequence, length in zip(self._sequences, reached, strict=True):
@@ -163,7 +163,8 @@ class DraftModel(Drafter):
         self._unsure, self._drafted = unsure, None
 
     def _catch_up(self, drafting: Sequence[int]) -> mx.array:
-        """Feeds what each text has and its cache has not; returns the logits after the text, rows × vocabulary."""
+        """Feeds the tokens that each text has and its cache lacks. Returns the logits after the text, rows ×
+        vocabulary."""
         behind = zip(self._sequences, self._caches.lengths, drafting, strict=True)
         pending = [self.clip_to_vocabulary(sequence.tokens[n:]) if wanted else [] for sequence, n, wanted in behind]
         widths = [len(p) for p in pending]
@@ -174,7 +175,8 @@ class DraftModel(Drafter):
         return logits[:, 0]
 
     def clip_to_vocabulary(self, tokens: list[int]) -> list[int]:
-        """The target's padding, beyond what the draft has, goes in as its own: MLX reads past an array's end."""
+        """Replaces token ids beyond the draft's embeddings, which are padding, by its last one: MLX reads past an
+        array's end."""
         return [min(token, self._last) for token in tokens] if self._last < self._vocabulary - 1 else tokens
 
     def _fit_vocabulary(self, logits: mx.array) -> mx.array:

@@ -1,4 +1,5 @@
-"""Forced tokens: what a request's grammar leaves no choice about, such as the keys of a JSON object. No weights."""
+"""The drafter of forced tokens: those for which a request's grammar leaves no choice, such as the keys of a JSON
+object. No weights."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from draftd.models.grammar import Grammars
 
 
 class ForcedTokens(TextDrafter):
-    """Follows each sequence that has a grammar from when it first proposes for it."""
+    """Follows each sequence that has a grammar, from its first proposal on."""
 
     def __init__(self, grammars: Grammars | None, vocabulary: int) -> None:
-        """`vocabulary`: the target's; the tokenizer may have more."""
+        """`vocabulary`: the target's; the tokenizer may have more tokens."""
         self._grammars, self._vocabulary = grammars, vocabulary
         self._states: dict[int, GrammarState] = {}  # by a sequence's id()
 
@@ -24,12 +25,12 @@ class ForcedTokens(TextDrafter):
         return forced[: next((i for i, token in enumerate(forced) if token >= self._vocabulary), depth)]
 
     def legal(self, sequence: DraftSequence, tokens: Sequence[int]) -> int:
-        """How many of the proposed tokens the sequence's grammar allows, from the first on."""
+        """Returns how many of the proposed tokens, from the first on, the sequence's grammar allows."""
         state = self._state(sequence)
         return len(tokens) if state is None else len(list(takewhile(state.copy().take, tokens)))
 
     def _state(self, sequence: DraftSequence) -> GrammarState | None:
-        """As far as the text goes; None without a grammar, or where guesses are not of it."""
+        """Returns the grammar's state at the end of the text; None without a grammar, or if guesses violate it."""
         if isinstance(sequence, Text) or not sequence.request.grammar or self._grammars is None:
             return None
         state = self._states.get(id(sequence))
@@ -40,7 +41,7 @@ class ForcedTokens(TextDrafter):
         try:
             begins = len(sequence.request.prompt) - sequence.request.answered
             state.follow(sequence.tokens[:final] if sequence.guesses else sequence.tokens, begins)
-        except ValueError:  # a grammar that takes too much to follow: nothing is known of what comes
+        except ValueError:  # following the grammar costs too much: nothing is known
             return None
         if sequence.guesses:
             state = state.copy()

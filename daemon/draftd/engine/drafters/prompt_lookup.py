@@ -1,23 +1,23 @@
-"""Prompt lookup: repeats what followed the last n-gram where it occurred before, in prompt or output. No weights."""
+"""Prompt lookup: proposes what followed the last n-gram at its earlier occurrence in prompt or output. No weights."""
 
 from __future__ import annotations
 
 from draftd.engine.drafters.base import DraftSequence, TextDrafter
 
-_SIZES = (3, 2)  # of n-grams, the longest first
+_SIZES = (3, 2)  # sizes of n-grams, the longest first
 _MOST = 1024  # tokens indexed at a time, about 3 ms: the other sequences of a step wait for it
 
 
 class _NgramIndex:
-    """Where each n-gram of a growing text last ended. The text's own last n-gram is not its match."""
+    """The last end of each n-gram in a growing text. The n-gram at the text's end does not match itself."""
 
     def __init__(self) -> None:
         self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in _SIZES]
-        self._indexed = 0  # n-grams ending at or before this position are in the index
+        self._indexed = 0  # n-grams that end at or before this position are indexed
 
     def continuation(self, tokens: list[int], final: int, depth: int) -> list[int]:
-        """Up to `depth` tokens that followed; empty where no n-gram recurs. Only the first `final` tokens are indexed,
-        for the others may be taken back; and of a long text some more with each call."""
+        """Returns up to `depth` tokens that followed; empty if no n-gram recurs. Indexes only the first `final` tokens,
+        because the others may be rolled back, and of a long text a limited number per call."""
         last = min(final, len(tokens) - 1, self._indexed + _MOST)
         for end in range(self._indexed + 1, last + 1):
             for size, ends in zip(_SIZES, self._ends, strict=True):
@@ -32,7 +32,7 @@ class _NgramIndex:
 
 
 class PromptLookup(TextDrafter):
-    """Indexes each sequence when it first proposes for it."""
+    """Indexes each sequence from its first proposal on."""
 
     def __init__(self) -> None:
         self._indexes: dict[int, _NgramIndex] = {}  # by a sequence's id()

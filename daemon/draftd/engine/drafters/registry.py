@@ -1,7 +1,8 @@
-"""Drafters by name: what each needs, and how it is made. A registry is a value that the composition root makes and
-hands on; one more drafter is one more `register` there.
+"""The registry of drafters: what each one needs, and how it is made. The composition root makes a registry and passes
+it on; another drafter is another `register` there.
 
-Imports no MLX: settings are checked against a registry before a model is loaded."""
+Imports no MLX: settings are checked against a registry before a model is loaded.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from draftd.engine.drafters.base import Drafter
     from draftd.models.grammar import Grammars
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")  # it is a metric label, a setting and a field of the contract
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")  # used as a metric label, a setting and a field of the API
 
 
 class DrafterNeeds(enum.Enum):
-    """The requirements of a drafter."""
+    """What a drafter requires."""
 
     NOTHING = "nothing"
     MODEL = "a model of its own"
@@ -32,8 +33,8 @@ class DrafterNeeds(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DrafterParts:
-    """The parts of a drafter. `vocabulary`: the target's, which proposals are from. `model`: mlx-lm's model with the
-    drafter's own weights, None unless it needs one. `grammars`: what requests' grammars are compiled by."""
+    """What a drafter is made of. `vocabulary`: the target's, which proposals come from. `model`: mlx-lm's model with
+    the drafter's own weights, None unless it needs one. `grammars`: compiles requests' grammars."""
 
     vocabulary: int
     prefix: PrefixCache | None = None
@@ -51,16 +52,16 @@ class RegisteredDrafter:
 
 
 class DrafterRegistry:
-    """The drafters that there are, in the order in which they were registered."""
+    """The available drafters, in the order of registration."""
 
     def __init__(self) -> None:
         self._registered: dict[DrafterName, RegisteredDrafter] = {}
 
     def register(self, name: DrafterName, make: DrafterFactory, needs: DrafterNeeds = DrafterNeeds.NOTHING) -> None:
-        """Raises ConfigError where the name is taken, or cannot be a metric label."""
+        """Adds a drafter. Raises ConfigError if the name is taken or cannot be a metric label."""
         if not _NAME.fullmatch(name):
             raise ConfigError("drafter", name, "lower-case letters, digits and underscores, a letter first, at most 40")
-        if name in self._registered or name in (PEER, TARGET):  # the engine's own
+        if name in self._registered or name in (PEER, TARGET):  # names of the engine itself
             taken = ", ".join((*self.names, PEER, TARGET))
             raise ConfigError("drafter", name, f"a name other than those in use: {taken}")
         self._registered[name] = RegisteredDrafter(make, needs)
@@ -70,14 +71,15 @@ class DrafterRegistry:
         return tuple(self._registered)
 
     def get(self, name: DrafterName, field: str = "drafter") -> RegisteredDrafter:
-        """Raises ConfigError, which lists the registered names, for any other. `field`: where the name was given."""
+        """Returns a drafter. Raises ConfigError, listing the registered names, if there is none. `field`: where the
+        name was given."""
         if name not in self._registered:
             raise ConfigError(field, name, ", ".join(self._registered))
         return self._registered[name]
 
 
 def built_in_drafters() -> DrafterRegistry:
-    """A new registry with the drafters that draftd comes with."""
+    """Returns a new registry with draftd's own drafters."""
 
     def draft_model(provided: DrafterParts) -> Drafter:
         from draftd.engine.drafters.draft_model import DraftModel

@@ -1,6 +1,7 @@
-"""Sources of weights, which can be released and loaded again; checks whether a draft fits the target.
+"""Sources of draft weights, which can be released and loaded again, and checks that a draft fits the target.
 
-Imports no MLX: models are opened here before anything else needs it."""
+Imports no MLX: models are opened here before anything else needs it.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +21,10 @@ class Unfit(ModelLoadError):
 
 @dataclass(frozen=True, slots=True)
 class DraftSource:
-    """The source of a model; called on the engine thread. `name` is for errors. `open` returns a model whose weights
-    may not have been read yet; raises ModelLoadError, or Unfit. `files`: its files as they are now; None for a model
-    that was made in memory, where a release frees nothing."""
+    """The source of a draft model, called on the engine thread. `name` is for errors.
+
+    `open` returns a model whose weights may not have been read yet; it raises ModelLoadError, or Unfit. `files`: the
+    files as they are now; None for a model made in memory, where a release frees nothing."""
 
     name: str
     open: Callable[[], Any]
@@ -30,8 +32,9 @@ class DraftSource:
 
 
 def in_folder(folder: ModelFolder, target_tokenizer: Any) -> DraftSource:
-    """The source of a draft in a folder; `open` checks its tokens against the target's. The tokenizer is mlx-lm's."""
-    fitting = ""  # digest of the latest tokenizer that fits the target's
+    """Returns the source of a draft in a folder; `open` compares its tokens with the target's. The tokenizer is
+    mlx-lm's."""
+    fitting = ""  # digest of the last tokenizer that was found to fit
 
     def open_fitting() -> Any:
         nonlocal fitting
@@ -47,8 +50,9 @@ def in_folder(folder: ModelFolder, target_tokenizer: Any) -> DraftSource:
 
 
 def try_out(model: Any, name: str) -> None:
-    """Checks a model whose weights were read: its packed scales, and, in a short trial that is remembered, how its
-    sequences can share forwards. Raises ModelLoadError, naming the model, if a scale or an output is not finite."""
+    """Checks a model whose weights were read: the scales of quantized weights, and in a short trial, which is
+    remembered, how its sequences can share forwards. Raises ModelLoadError, naming the model, if a scale or an output
+    is not finite."""
     from draftd.engine.cache.layouts import why_not_batched
 
     check_scales(model, name)
@@ -59,7 +63,7 @@ def try_out(model: Any, name: str) -> None:
 
 
 def mismatch(target: Any, draft: Any) -> str:
-    """How two tokenizers differ, by id; empty if they have the same tokens."""
+    """Returns how two tokenizers differ, by id; empty if they have the same tokens."""
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours == theirs:
         return ""
