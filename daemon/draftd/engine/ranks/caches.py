@@ -1,4 +1,4 @@
-"""Caches of a model that several ranks share, on rank 0: each operation is sent to the followers, and then done here.
+"""Rank 0's caches of a model that several ranks share: each operation is sent to the followers, then executed here.
 
 What rank 0 decides from the caches (lengths, what a prefix store may keep) is the same on all ranks, or agreed on.
 """
@@ -24,21 +24,22 @@ _T = TypeVar("_T")
 
 
 class RankedModel:
-    """Rank 0 of a model that several ranks share: numbers what is made, and sends what is done. Engine thread only, but
-    for `records`."""
+    """Rank 0's part of a model that several ranks share: numbers new caches and sends each operation. Engine thread
+    only, except for `records`."""
 
     def __init__(
         self, part: ModelShard, sender: RecordSender, refusals: Sequence[str], taken: CacheBytes, free_bytes: int = 0
     ) -> None:
-        """`refusals` and `taken`: as all ranks agreed on. `free_bytes`: of the rank that had least when they began."""
+        """`refusals` and `taken`: as agreed by all ranks. `free_bytes`: free memory of the rank that had least at the
+        start."""
         self.part, self._sender, self.refusals, self.taken = part, sender, refusals, taken
-        #: Bytes that the rank with the least has left; None where that is not known. It must not block.
+        #: Returns the free bytes of the rank with the least; None if unknown. Must not block.
         self.headroom: Callable[[], int | None] = lambda: free_bytes
-        #: Called with what goes wrong here after others were told to do the same.
+        #: Called with an error on this rank after the followers were sent the same operation.
         self.on_lost: Callable[[RanksLost], None] = lambda lost: None
         self.records = 0  # sent
-        self._last_number = 0  # of caches or a prefix
-        self._dropped: tuple[list[int], list[int]] = [], []  # caches and prefixes that nothing refers to any more
+        self._last_number = 0  # the last number given to caches or a prefix
+        self._dropped: tuple[list[int], list[int]] = [], []  # numbers of unreferenced caches and prefixes
         self._lost: RanksLost | None = None
 
     def caches(self, layout: CacheLayout) -> RankedCaches:
@@ -47,13 +48,13 @@ class RankedModel:
         return RankedCaches(self, caches, number)
 
     def number(self) -> int:
-        """The next number, for new caches or a new prefix."""
+        """Returns the next number for new caches or a new prefix."""
         self._last_number += 1
         return self._last_number
 
     def done(self, op: Op, *arguments: Any, do: Callable[[], _T]) -> _T:
-        """Sends an operation, and does it here. Raises RanksLost: also where it fails here, as followers may have done
-        it, or wait for it to be done."""
+        """Sends an operation and executes it here. Raises RanksLost, also if it fails here, because followers may have
+        executed it or wait for it."""
         if any(self._dropped):
             self._send(Op.DROP, *map(_taken_from, self._dropped))
         self._send(op, *arguments)
@@ -67,11 +68,11 @@ class RankedModel:
         return result
 
     def give_back(self) -> None:
-        """Freed memory, on the followers."""
+        """Makes followers return freed memory to the system."""
         self.done(Op.GIVE_BACK, do=lambda: None)
 
     def limits_of_group(self, limits: Limits) -> Limits:
-        """The limits with the memory of the smallest rank."""
+        """Returns the limits with the memory of the smallest rank."""
 
         def headroom() -> int | None:
             headrooms = [value for value in (limits.headroom(), self.headroom()) if value is not None]
@@ -80,7 +81,7 @@ class RankedModel:
         return replace(limits, headroom=headroom)
 
     def drops(self, owner: object, number: int, *, prefix: bool = False) -> None:
-        """Once nothing refers to `owner`, followers let go of what has this number: with the next record."""
+        """Makes followers drop this number with the next record once nothing refers to `owner`."""
         weakref.finalize(owner, self._dropped[prefix].append, number).atexit = False
 
     def _send(self, op: Op, *arguments: Any) -> None:
@@ -96,22 +97,22 @@ class RankedModel:
 
 
 def lead(part: ModelShard, sender: RecordSender) -> RankedModel:
-    """Rank 0, once its weights are read: waits for the others. From then on what is done with the model's caches is
-    done by all ranks."""
+    """Returns rank 0's part once its weights are read; waits for the others. From then on operations on the model's
+    caches run on all ranks."""
     ranks = RankedModel(part, sender, *part.agree())
     share(part.model, ranks)
     return ranks
 
 
 def _taken_from(numbers: list[int]) -> list[int]:
-    """All that are in it; the collector may add more meanwhile, in any thread."""
+    """Empties the list and returns what was in it; the garbage collector may append meanwhile, on any thread."""
     dropped = numbers[:]
     del numbers[: len(dropped)]
     return dropped
 
 
 class RankedCaches:
-    """`Caches` of all ranks. Figures in bytes are those of rank 0, but for `position_bytes`."""
+    """`Caches` of all ranks. Bytes are those of rank 0, except for `position_bytes`."""
 
     def __init__(self, ranks: RankedModel, local: Caches, number: int) -> None:
         self._ranks, self._local, self._number = ranks, local, number
@@ -175,12 +176,12 @@ class RankedCaches:
         self._done(Op.RESTORE, numbers, lengths, do=lambda: self._local.restore(values))
 
     def _done(self, op: Op, *arguments: Any, do: Callable[[], _T]) -> _T:
-        """An operation on these caches."""
+        """Executes an operation on these caches on all ranks."""
         return self._ranks.done(op, self._number, *arguments, do=do)
 
     @property
     def position_bytes(self) -> int:
-        """The bytes on the rank where they are most; 0 while nothing is held."""
+        """Bytes on the rank where they are most; 0 while the caches are empty."""
         return self._ranks.taken.position if self._local.position_bytes or self._local.nbytes else 0
 
     @property
@@ -197,7 +198,7 @@ class RankedCaches:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class RankedSegment(KVSegment):
-    """Rank 0's part of a segment that all ranks have, under this number. `whole`: what it is the head of."""
+    """Rank 0's part of a segment that all ranks have under this number. `whole`: the segment that it is the head of."""
 
     ranks: RankedModel
     number: int
@@ -211,7 +212,7 @@ class RankedSegment(KVSegment):
 
     @property
     def nbytes(self) -> int:
-        """The bytes on the rank where they are most."""
+        """Bytes on the rank where they are most."""
         return self.ranks.taken.position * self.length
 
     def split(self, n: int) -> tuple[KVSegment, KVSegment]:
@@ -229,8 +230,8 @@ class RankedSegment(KVSegment):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class RankedSnapshot:
-    """Rank 0's part of a snapshot that all ranks have, under this number. `least`: of all ranks. `whole`: what it was
-    cut from."""
+    """Rank 0's part of a snapshot that all ranks have under this number. `least`: the largest of all ranks. `whole`:
+    the snapshot that it was cut from."""
 
     local: CacheSnapshot
     ranks: RankedModel
@@ -250,7 +251,7 @@ class RankedSnapshot:
 
     @property
     def nbytes(self) -> int:
-        """Of rank 0, or by position of the rank where it is most."""
+        """Bytes of rank 0, or those by position of the rank where they are most."""
         return max(self.local.nbytes, self.ranks.taken.position * self.length)
 
     def cut(self, length: int) -> RankedSnapshot | None:

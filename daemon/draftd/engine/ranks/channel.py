@@ -1,8 +1,10 @@
-"""The seam between what ranks execute and what carries it: records from rank 0 to all followers, in order.
+"""The seam between the operations that ranks execute and their transport: records from rank 0 to all followers, in
+order.
 
-A record is one operation on caches, as JSON: a list of the operation, and what this takes. Caches and cached prefixes
-go by numbers that rank 0 gives. No tokens: they come with the forward itself. What carries records keeps their order
-and detects damage. What is lost ends the group: nothing is sent twice."""
+A record is one operation on caches, as a JSON list of the operation and its arguments. Caches and cached prefixes have
+numbers, given by rank 0. Token ids travel with the forward itself. The transport keeps the order and detects damage. A
+lost record ends the group: nothing is sent twice.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,18 @@ from typing import Any, NamedTuple, Protocol
 from draftd.errors import NotServing
 from draftd.group import Loss
 
-_to_json = json.JSONEncoder(separators=(",", ":")).encode  # made once: `json.dumps` would make one for each record
+_to_json = json.JSONEncoder(separators=(",", ":")).encode  # one encoder: `json.dumps` makes one for each record
 
 
 class Op(enum.StrEnum):
-    """With what it takes."""
+    """The operations, each with its arguments."""
 
-    NEW = "new"  # caches, the fields of their layout: of the model, with no rows
-    FRESH = "fresh"  # caches of which, new caches, lengths
-    FORWARD = "forward"  # caches, width, widths, the positions of each row that are read or None
+    NEW = "new"  # new caches without rows, the fields of their layout
+    FRESH = "fresh"  # caches of the same model, new caches, lengths
+    FORWARD = "forward"  # caches, width, widths, positions read by row or None
     ROLLBACK = "rollback"  # caches, lengths
     SPLIT = "split"  # caches, new caches, rows, rest
-    JOIN = "join"  # caches, those that join
+    JOIN = "join"  # caches, joining caches
     SELECT = "select"  # caches, rows
     CLEAR = "clear"  # caches
     PRETEND = "pretend"  # caches, lengths
@@ -32,11 +34,11 @@ class Op(enum.StrEnum):
     RESTORE = "restore"  # caches, prefixes, lengths
     HALVE = "halve"  # prefix, its new first part, its new rest, length of the first part
     DROP = "drop"  # caches, prefixes
-    GIVE_BACK = "give_back"  # freed memory, to the system
+    GIVE_BACK = "give_back"  # no arguments: returns freed memory to the system
 
 
 class RecordError(Exception):
-    """Bytes that are no record."""
+    """The error for bytes that are not a record."""
 
 
 def encode_record(op: Op, *arguments: Any) -> bytes:
@@ -44,7 +46,7 @@ def encode_record(op: Op, *arguments: Any) -> bytes:
 
 
 def decode_record(data: bytes) -> tuple[Op, list[Any]]:
-    """The operation, and what it takes. Raises RecordError."""
+    """Returns the operation and its arguments. Raises RecordError."""
     try:
         op, *arguments = json.loads(data)
         return Op(op), arguments
@@ -53,7 +55,7 @@ def decode_record(data: bytes) -> tuple[Op, list[Any]]:
 
 
 class RanksLost(NotServing):
-    """The group has ended and begins anew: no rank executes anything any more."""
+    """The error for a group that has ended: no rank executes anything more, and the group starts again."""
 
     def __init__(self, loss: Loss, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message, retry_after=retry_after)
@@ -61,8 +63,8 @@ class RanksLost(NotServing):
 
 
 class Progress(NamedTuple):
-    """One rank since the group began: the records that it has executed, the memory that it holds and may hold (0: not
-    known), and its time in collectives."""
+    """One rank's progress since the group started: executed records, memory in use and allowed (0: unknown), and time
+    in collectives."""
 
     records: int = 0
     memory_bytes: int = 0
@@ -71,26 +73,26 @@ class Progress(NamedTuple):
 
 
 class RecordSender(Protocol):
-    """Rank 0's end. Engine thread only."""
+    """Rank 0's end of the channel. Engine thread only."""
 
     def send(self, record: bytes) -> None:
-        """To all followers, before rank 0 executes the same. Bounded by a deadline: raises RanksLost."""
+        """Sends a record to all followers before rank 0 executes it. Raises RanksLost after a deadline."""
 
     def report_progress(self, progress: Progress) -> None:
-        """Rank 0 has executed so much itself, or dispatched it, as it does not wait for each forward: where one never
-        ends, followers tell. After each record: must be cheap."""
+        """Reports what rank 0 has executed or dispatched. Called after each record, so it must be cheap. Rank 0 does
+        not wait for each forward; a forward that never ends shows in the followers' reports."""
 
 
 class RecordReceiver(Protocol):
-    """A follower's end. The thread that executes only."""
+    """A follower's end of the channel. Used only by the thread that executes records."""
 
     def receive(self) -> bytes | None:
-        """The next record; waits for it, without a limit of its own, as an idle group sends none: a watchdog thread of
-        the channel ends the process where rank 0 is lost. None: the group ends in order."""
+        """Waits for the next record and returns it; None when the group ends normally. No time limit, because an idle
+        group sends nothing: a watchdog thread of the channel ends the process if rank 0 is lost."""
 
     def ready(self, seconds: float) -> bool:
-        """Whether `receive` would return now, or within so long: a follower that has time computes what it has begun,
-        and reports it, before it waits."""
+        """Whether a record arrives within `seconds`. A follower with time to spare completes and reports its work
+        before it waits."""
 
     def report_progress(self, progress: Progress) -> None:
-        """So much was computed. Told to rank 0 about once a second, by a thread of the channel."""
+        """Reports what was computed. A thread of the channel sends it to rank 0 about once a second."""

@@ -1,4 +1,4 @@
-"""A follower: executes what rank 0 tells it, and decides nothing."""
+"""A follower rank: executes rank 0's operations and decides nothing itself."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from draftd.engine.ranks.model_shard import ModelShard, open_share, read_share
 from draftd.models.blas import load_blas
 from draftd.models.folder import ModelFolder
 
-_GRACE_SECONDS = 0.05  # in which the next record of a busy group comes, with which the last forward is not waited for
-_TIDY_FORWARDS = 256  # MLX keeps freed buffers for reuse: as on rank 0
+_GRACE_SECONDS = (
+    0.05  # seconds within which a busy group's next record comes; until then the last forward is not awaited
+)
+_TIDY_FORWARDS = 256  # MLX keeps freed buffers for reuse: they are dropped as often as on rank 0
 
 
 def load_follower(
     model: str, group: RankGroup, *, adapter: Path | None = None, progress: Callable[[str], None] = print
 ) -> ModelShard:
-    """A follower's share of the target, ready for `follow`. Raises ModelLoadError, and RanksLost where another rank
+    """Loads a follower's share of the target, ready for `follow`. Raises ModelLoadError, and RanksLost if another rank
     cannot load its own."""
     load_blas()
     folder = ModelFolder(model, adapter=adapter, progress=progress)
@@ -37,8 +39,8 @@ def load_follower(
 
 
 def follow(part: ModelShard, receiver: RecordReceiver) -> FollowerCaches:
-    """Executes records until the group ends in order, and returns what did. Raises RanksLost where one cannot be
-    executed. The thread that loaded the model only."""
+    """Executes records until the group ends normally, and returns the caches that executed them. Raises RanksLost if a
+    record cannot be executed. Must run on the thread that loaded the model."""
     follower = FollowerCaches(part)
     try:
         while True:
@@ -57,24 +59,24 @@ def follow(part: ModelShard, receiver: RecordReceiver) -> FollowerCaches:
 
 
 class FollowerCaches:
-    """What was made by number: the caches, and the cached prefixes. It has a method for each operation (channel.Op)."""
+    """A follower's caches and cached prefixes by number, with a method for each operation (channel.Op)."""
 
     def __init__(self, part: ModelShard) -> None:
         self._part = part
         self._caches: dict[int, Caches] = {}
         self._prefixes: dict[int, CachedPrefix] = {}
-        self._under_way: mx.array | None = None  # what the last forward gives
+        self._under_way: mx.array | None = None  # the result of the last forward
         self._forwards = 0
-        self._begun = 0  # records
-        self.executed = 0  # records, and what they began is computed
+        self._begun = 0  # records that were begun
+        self.executed = 0  # records whose computation is complete
 
     @property
     def held(self) -> tuple[int, int]:
-        """How many caches and prefixes."""
+        """Returns how many caches and how many prefixes there are."""
         return len(self._caches), len(self._prefixes)
 
     def execute(self, data: bytes) -> None:
-        """One record. What it dispatches may still be computed when this returns, but no more than one forward."""
+        """Executes one record. At most one forward is still running when this returns."""
         op, arguments = decode_record(data)
         self._begun += 1
         getattr(self, op)(*arguments)
@@ -82,7 +84,7 @@ class FollowerCaches:
             self.executed = self._begun
 
     def settle(self) -> None:
-        """Waits for what was dispatched."""
+        """Waits for dispatched work."""
         if self._under_way is not None:
             mx.eval(self._under_way)
         self._under_way, self.executed = None, self._begun
@@ -96,7 +98,7 @@ class FollowerCaches:
     def forward(self, number: int, width: int, widths: Sequence[int], at: Positions | None) -> None:
         tokens = mx.zeros((len(widths), width), dtype=mx.uint32)
         logits = self._part.forward(self._caches[number], tokens, widths, at)
-        self.settle()  # the one before: no more than one is under way
+        self.settle()  # at most one forward may be running
         self._under_way, self._forwards = logits, self._forwards + 1
         if self._forwards % _TIDY_FORWARDS == 0:
             mx.clear_cache()
@@ -141,7 +143,7 @@ class FollowerCaches:
     def drop(self, caches: Sequence[int], prefixes: Sequence[int]) -> None:
         for number in caches:
             if (dropped := self._caches.pop(number, None)) is not None:
-                dropped.clear()  # or it keeps its arrays until the collector
+                dropped.clear()  # otherwise its arrays would stay until garbage collection
         for number in prefixes:
             self._prefixes.pop(number, None)
 

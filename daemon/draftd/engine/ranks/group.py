@@ -1,4 +1,4 @@
-"""A group of ranks as MLX has it, and what they agree on by it."""
+"""A group of ranks in MLX, and the values that they agree on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRIES = 8
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """`handle`: MLX's own. `seconds`: of one collective of few bytes, as measured when the group began; 0 of one
+    """`handle`: MLX's group. `seconds`: duration of one collective of few bytes, measured at the start; 0 for a single
     rank."""
 
     handle: Any
@@ -29,7 +29,8 @@ class RankGroup:
     seconds: float = 0.0
 
     def all(self, values: Sequence[int]) -> list[list[int]]:
-        """What each rank gave, by rank: all give equally many. Waits for all of them. Raises RanksLost."""
+        """Gathers each rank's `values`, by rank; all must give the same number. Waits for all ranks. Raises
+        RanksLost."""
         try:
             row = mx.array(values, dtype=mx.int64)[None]
             rows: list[list[int]] = mx.distributed.all_gather(row, group=self.handle).tolist()
@@ -45,7 +46,7 @@ class RankGroup:
 
 
 def lost_by(error: Exception, what: str) -> RanksLost:
-    """What `error` means for the group. MLX says by its text alone that a rank's connection has ended."""
+    """Returns the error for the group. MLX tells only by its message that a rank's connection has ended."""
     if isinstance(error, RanksLost):
         return error
     died = isinstance(error, RuntimeError) and "connection" in str(error)
@@ -53,8 +54,8 @@ def lost_by(error: Exception, what: str) -> RanksLost:
 
 
 def join_group(backend: str = "any") -> RankGroup:
-    """Joins the ranks that MLX's environment names (MLX_RANK, MLX_HOSTFILE …), once in a process; without those it is a
-    group of one. Waits for all of them: a caller makes sure first that they are there. Raises RanksLost."""
+    """Joins the ranks named by MLX's environment variables (MLX_RANK, MLX_HOSTFILE …), once per process; without them
+    the group has one rank. Waits for all ranks, so callers check first that they are there. Raises RanksLost."""
     try:
         handle = mx.distributed.init(strict=False, backend=backend)
     except (RuntimeError, ValueError) as error:
@@ -65,10 +66,11 @@ def join_group(backend: str = "any") -> RankGroup:
 
 
 def collective_seconds(group: RankGroup, numbers: int, tries: int = _TRIES) -> float:
-    """Seconds of a sum of `numbers` fp32 numbers over all ranks, the median of several. All ranks call it."""
+    """Measures the seconds of a sum of `numbers` fp32 numbers over all ranks, the median of several. All ranks must
+    call it."""
     values, taken = mx.zeros(numbers), []
     mx.eval(values)
-    for _ in range(tries + 1):  # the first opens what is to be opened
+    for _ in range(tries + 1):  # the first opens connections
         began = time.perf_counter()
         mx.eval(mx.distributed.all_sum(values, group=group.handle))
         taken.append(time.perf_counter() - began)
@@ -76,5 +78,5 @@ def collective_seconds(group: RankGroup, numbers: int, tries: int = _TRIES) -> f
 
 
 def backends() -> list[str]:
-    """The backends of this machine's MLX; they may still find no network."""
+    """Returns the backends of this machine's MLX; they may still find no network."""
     return [name for name in ("ring", "jaccl", "nccl") if mx.distributed.is_available(name)]

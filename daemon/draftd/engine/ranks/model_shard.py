@@ -1,10 +1,11 @@
-"""What one rank has of a model that several share, a slice of each layer by mlx-lm's `shard()` or some of the layers by
-its `pipeline()`; and how it executes operations on its caches: rank 0 and followers alike, so that all of them begin
-the same collectives in the same order.
+"""One rank's part of a shared model, and how it executes operations on its caches.
 
-A collective is a node of the graph. It is begun when something is evaluated that depends on it, and a rank whose
-collectives come in another order waits for good. So each forward is dispatched as soon as it is built, before anything
-else is: with several forwards in an operation (for each row, or each width), each by itself.
+The part is a slice of each layer (mlx-lm's `shard()`) or some of the layers (its `pipeline()`). Rank 0 and followers
+execute operations in the same way, so that all begin the same collectives in the same order.
+
+A collective is a node of the graph, and begins when something that depends on it is evaluated. A rank whose collectives
+come in another order waits forever. So each forward is dispatched as soon as it is built, before anything else; of
+several forwards in one operation, each by itself.
 """
 
 from __future__ import annotations
@@ -30,24 +31,25 @@ _COLLECTIVES = ("all_sum", "all_gather", "all_max", "all_min", "sum_scatter", "s
 
 
 class ModelShard:
-    """`model`: mlx-lm's, with this rank's weights only. `layers`: what caches all of the model has, as for
-    `layer_kinds`."""
+    """`model`: mlx-lm's, with this rank's weights only. `layers`: the whole model's cache kinds, as `layer_kinds`
+    returns them."""
 
     def __init__(self, model: Any, group: RankGroup, parallel: str, layers: dict[str, int]) -> None:
         self.model, self.group, self.parallel, self.layers = model, group, parallel, layers
         whole = set(layers) <= {FULL}
         self._pipeline = parallel == PIPELINE and group.size > 1
-        #: Whether ranks may differ in how far their layers can be rolled back, and in what can be kept of a text.
+        #: Whether ranks may differ in how far they can roll back and which prefixes they can keep.
         self.uneven = self._pipeline and not whole
         self._segmented = whole
         self._building = False
-        self._collectives = 0  # of all forwards until now, about
+        self._collectives = 0  # collectives of all forwards so far, approximately
         self._each = 0  # collectives of one forward of the model
         _dispatching(model, self)
 
     def agree(self) -> tuple[list[str], CacheBytes, int]:
-        """All ranks call it, once, before any other operation: why each way to batch is wrong, as for `refusals`, of
-        any rank; what caches take of the rank where they take most; and the free bytes of the rank with the least."""
+        """Returns what all ranks agree on: why each way to batch fails on any rank, as from `refusals`; cache bytes on
+        the rank where they are most; and the free bytes of the rank with the least. All ranks call it once, before any
+        other operation."""
         own, self._each = refusals(self.model), self._count()
         right = self.group.least([not why for why in own])
         together = [
@@ -59,35 +61,35 @@ class ModelShard:
         return together, CacheBytes(*self.group.most(taken)), free
 
     def caches(self, layout: CacheLayout) -> Caches:
-        """This rank's own."""
+        """Returns this rank's own caches."""
         return local_caches(self.model, layout, segmented=self._segmented)
 
     def forward(self, caches: Caches, tokens: mx.array, widths: Sequence[int], at: Positions | None) -> mx.array:
-        """`tokens` are those of rank 0: what others give must be zeros. Dispatched when it returns."""
+        """Builds and dispatches a forward. `tokens` are rank 0's: other ranks must pass zeros."""
         shared = mx.distributed.all_sum(tokens.astype(mx.uint32), group=self.group.handle)
-        if self._pipeline:  # only one rank looks at them, and they are not to be left to be computed later
+        if self._pipeline:  # only one rank reads them, and they must not be computed later
             mx.async_eval(shared)
         self._building, self._collectives = True, self._collectives + 1
         try:
             logits = caches.forward(shared, widths, at=at)
         finally:
             self._building = False
-        mx.async_eval(caches.arrays())  # some collectives give only what a later forward reads (deepseek_v41)
+        mx.async_eval(caches.arrays())  # some collectives feed only a later forward (deepseek_v41)
         return logits
 
     def dispatch(self, logits: mx.array) -> None:
-        """A forward of the model was built."""
+        """Dispatches a forward of the model that was just built."""
         if self._building:
             self._collectives += self._each
             mx.async_eval(logits)
 
     def progress(self, records: int) -> Progress:
-        """The progress after `records` executed records."""
+        """Returns the progress after `records` executed records."""
         seconds = self._collectives * self.group.seconds
         return Progress(records, mx.get_active_memory(), collective_seconds=seconds)
 
     def rollback(self, caches: Caches, lengths: Sequence[int]) -> list[int]:
-        """Rolls back as far as the layers of all ranks can go."""
+        """Rolls back as far as the layers of all ranks can."""
         reached = caches.rollback(lengths)
         while self.uneven:
             each = self.group.all(reached)
@@ -98,8 +100,8 @@ class ModelShard:
         return reached
 
     def extract(self, caches: Caches, row: int, start: int, end: int) -> tuple[CachedPrefix, int] | None:
-        """What this rank holds of the row, and the fewest tokens that it can be cut to on every rank; None where that
-        is not to be had on one of them."""
+        """Returns this rank's part of the row, and the fewest tokens that it can be cut to on every rank; None if a
+        rank cannot extract it."""
         prefix = caches.extract(row, start, end)
         least = 0 if prefix is None or isinstance(prefix, KVSegment) else prefix.least
         if self.uneven:
@@ -108,8 +110,8 @@ class ModelShard:
         return None if prefix is None else (prefix, least)
 
     def _count(self) -> int:
-        """The collectives of a forward, by how often the model asks MLX for one while it is built. An estimate where
-        it has compiled a part of itself before."""
+        """Counts the collectives of a forward as the model requests them while it is built; an estimate if part of it
+        was compiled before."""
         module, calls = mx.distributed, 0
         theirs: dict[str, Callable[..., Any]] = {name: getattr(module, name) for name in _COLLECTIVES}
 
@@ -132,7 +134,7 @@ class ModelShard:
 
 
 def _dispatching(model: Any, part: ModelShard) -> None:
-    """Has the model tell of each forward."""
+    """Makes the model dispatch each forward through `part`."""
     kind = type(model)
 
     def call(self: Any, *args: Any, **named: Any) -> Any:
@@ -144,8 +146,8 @@ def _dispatching(model: Any, part: ModelShard) -> None:
 
 
 def open_share(folder: ModelFolder, group: RankGroup) -> tuple[ModelShard, dict[str, Any]]:
-    """This rank's share, of which no weights have been read yet, and the model's configuration. Raises
-    ModelLoadError: on all ranks alike where the ranks do not fit the model."""
+    """Opens this rank's share without reading weights, and the model's configuration. Raises ModelLoadError, on all
+    ranks alike, if the model cannot be divided among them."""
     parts = list[ModelShard]()
 
     def cut(opened: Callable[[], Any]) -> Any:
@@ -158,18 +160,19 @@ def open_share(folder: ModelFolder, group: RankGroup) -> tuple[ModelShard, dict[
 
 
 def read_share(part: ModelShard, name: str) -> None:
-    """A few arrays at a time: MLX reads an array of the file whole before it takes this rank's slice, and lets go of
-    the rest then. So what is held besides the share is about one array, and the layers of other ranks are not read at
-    all. Raises ModelLoadError."""
+    """Reads the weights, a few arrays at a time. MLX reads a whole array, takes this rank's slice and frees the rest,
+    so the overhead is about one array; other ranks' layers are never read. Raises ModelLoadError."""
     for _ in read(parameters(part.model), name):
         pass
     check_scales(part.model, name)
 
 
 def share_of(opened: Callable[[], Any], group: RankGroup, *, tensor: bool = True) -> ModelShard:
-    """`opened` gives the whole model, of which no weights have been read, each time anew. Tensor parallel where the
-    model has `shard()` and the ranks divide it, unless `tensor` is off; else pipeline. Raises ModelLoadError with what
-    the model lacks: on all ranks alike."""
+    """Divides a model among the ranks: tensor parallel if it has `shard()` and its sizes divide evenly, unless `tensor`
+    is off; otherwise pipeline.
+
+    `opened` returns the whole model without weights, a new one each time. Raises ModelLoadError, on all ranks alike,
+    with what the model lacks."""
     model = opened()
     layers = layer_kinds(model)
     if group.size == 1:
@@ -179,7 +182,7 @@ def share_of(opened: Callable[[], Any], group: RankGroup, *, tensor: bool = True
         no_shard = _shard(model, group)
         if not no_shard:
             return ModelShard(model, group, TENSOR, layers)
-        model = opened()  # this one was cut halfway
+        model = opened()  # the other one is partly cut
     no_pipeline = _pipeline_layers(model, group)
     if no_pipeline:
         kind = type(model).__module__.rpartition(".")[2]
@@ -188,22 +191,23 @@ def share_of(opened: Callable[[], Any], group: RankGroup, *, tensor: bool = True
 
 
 def _shard(model: Any, group: RankGroup) -> str:
-    """Why not; empty where each rank has an equal part now."""
+    """Shards the model. Returns why that is impossible; empty if each rank has an equal part."""
     before = _numbers(model)
     try:
         model.shard(group.handle)
-    except Exception as error:  # as it is said by whatever does not divide
+    except Exception as error:  # raised by whatever does not divide evenly
         return f"its shard() refuses: {in_one_line(error)}"
     for place, after in _numbers(model).items():
         was = before.get(place, after)
-        repeated = after == 1 and was < group.size and group.size % was == 0  # each rank has a copy of one of them
+        repeated = after == 1 and was < group.size and group.size % was == 0  # each rank has a copy of one head
         if after not in (was, was / group.size) and not repeated:
             return f"{place} is {was}, which {group.size} ranks do not divide"
     return ""
 
 
 def _numbers(model: Any) -> dict[str, int]:
-    """What its layers count, heads among it, by path: `shard()` divides without a look at what is left over."""
+    """Returns the counts in the model's layers, such as heads, by path: `shard()` divides without checking for a
+    remainder."""
     return {
         f"{path}.{name}": value
         for path, module in model.named_modules()
@@ -213,7 +217,7 @@ def _numbers(model: Any) -> dict[str, int]:
 
 
 def _pipeline_layers(model: Any, group: RankGroup) -> str:
-    """Why not; empty where this rank has some of the layers now."""
+    """Gives this rank some of the layers. Returns why that is impossible; empty if it worked."""
     stages = [module for module in model.modules() if hasattr(module, "pipeline_layers")]
     if not stages:
         return "mlx-lm has no pipeline() for it"

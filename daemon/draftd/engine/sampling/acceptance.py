@@ -16,7 +16,7 @@ import mlx.core as mx
 
 
 class Distributions(NamedTuple):
-    """What the rule needs where choices are random. `p`: rows × (k+1) × vocabulary, the target's transformed
+    """The inputs of the rule for random choices. `p`: rows × (k+1) × vocabulary, the target's transformed
     distributions; `q`: rows × k × vocabulary, the draft's; uniforms `u_accept`: rows × k; `u_next`: rows."""
 
     p: mx.array
@@ -33,14 +33,12 @@ def accept(
     instead: Mapping[int, Callable[[int, int], int]] = MappingProxyType({}),
     beside: Sequence[mx.array] = (),
 ) -> list[tuple[list[int], int]]:
-    """For each row, the accepted tokens and the one that follows them: a correction, or the bonus.
+    """Returns each row's accepted tokens and the token after them: a correction, or the bonus. Reads everything at
+    once.
 
-    `drafted`: rows × k ids, of which row i's first `depths[i]` are real. `target`: rows × (k+1) ids, what the target
-    chooses at each place; or the distributions to draw from. Computes and reads all of it, in one go, and with it what
-    `also` wants computed of the ids that are chosen: rows × (k+1), which mean nothing after a row's last. `instead`: by
-    row, what is chosen at a place in place of the token that the target chose there, asked of one place after the
-    other. `beside`: arrays that are computed in the same go.
-    """
+    `drafted`: rows × k ids; the first `depths[i]` of row i are real. `target`: rows × (k+1) ids, the target's choices,
+    or the distributions to draw from. `also` computes arrays from the chosen ids, rows × (k+1), meaningless after a
+    row's last; `beside`: more arrays to compute. `instead`: by row, replaces the choice at a place, place by place."""
     if isinstance(target, Distributions):
         lengths, following = accept_by_ratio(*target, drafted, mx.array(depths))
         mx.eval(lengths, following, drafted, *beside, *(also(_chosen(drafted, lengths, following)) if also else ()))
@@ -66,7 +64,7 @@ def _chosen(drafted: mx.array, lengths: mx.array, following: mx.array) -> mx.arr
 def accept_by_ratio(
     p: mx.array, q: mx.array, u_accept: mx.array, u_next: mx.array, drafted: mx.array, depths: mx.array
 ) -> tuple[mx.array, mx.array]:
-    """How many of each row's `drafted` tokens are accepted, and the token that follows them. Both have shape rows."""
+    """Returns how many of each row's `drafted` tokens are accepted, and the token after them. Both have shape rows."""
     k = drafted.shape[1]
     index = drafted[..., None]
     p_x = mx.take_along_axis(p[:, :k], index, axis=-1)[..., 0]
@@ -77,16 +75,15 @@ def accept_by_ratio(
     p_next, q_next = p[rows, accepted], q[rows, mx.minimum(accepted, k - 1)]
     corrected = (accepted < depths)[:, None]
     residual = mx.maximum(p_next - mx.where(corrected, q_next, 0.0), 0.0)
-    # Where p and q agree to the last bit nothing remains; rejection then has probability zero but for rounding.
+    # If p equals q to the last bit nothing remains; rejection then has probability zero, except for rounding.
     residual = mx.where(residual.sum(axis=-1, keepdims=True) > 0, residual, p_next)
     return accepted, draw(residual, u_next)
 
 
 def draw(p: mx.array, u: mx.array) -> mx.array:
-    """One token from each distribution: `p` is … × vocabulary and need not be normalised, `u` is … uniforms.
+    """Draws one token from each distribution: `p` is … × vocabulary and need not be normalised, `u` is … uniforms.
 
-    Counts the cumulative masses not above u × total, so that a token of no mass is never drawn.
-    """
+    Counts the cumulative masses that are at most u × total, so a token without mass is never drawn."""
     cumulative = mx.cumsum(p, axis=-1)
     below = cumulative <= u[..., None] * cumulative[..., -1:]
     return mx.minimum(below.sum(axis=-1), p.shape[-1] - 1).astype(mx.uint32)

@@ -1,4 +1,4 @@
-"""Which tokens a grammar allows next: masks over the vocabulary, and tokens that nothing else can stand in place of."""
+"""The tokens that a grammar allows next: masks over the vocabulary, and forced tokens, which have no alternative."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 
 
 class GrammarState:
-    """How far one answer has come in its grammar. `matcher`: llguidance's, at the beginning of a text. `end_ids`:
-    tokens that end a text; what comes after one is cut, and may be anything."""
+    """The position of one answer in its grammar. `matcher`: llguidance's, at the beginning of a text. `end_ids`: tokens
+    that end a text; what follows one is cut, so it may be anything."""
 
     def __init__(self, matcher: Any, end_ids: frozenset[int]) -> None:
         self.matcher, self._end_ids = matcher, end_ids
-        self._taken = 0  # tokens of the answer
+        self._taken = 0  # tokens of the answer that were taken
         self.ended = False
 
     def take(self, token: int) -> bool:
-        """Takes a token that may come next; False, and takes nothing, where it may not."""
+        """Takes a token if the grammar allows it next. Returns whether it did."""
         if self.ended:
             return True
         if token in self._end_ids:
@@ -30,15 +30,15 @@ class GrammarState:
         return taken
 
     def follow(self, text: Sequence[int], start: int) -> None:
-        """Takes what the answer, which begins at `start` of `text`, has grown by. Raises ValueError where a token of
-        it may not come there."""
+        """Takes the tokens added to the answer, which begins at `start` of `text`. Raises ValueError if the grammar
+        forbids one."""
         for token in text[start + self._taken :]:
             if not self.take(token):
                 raise ValueError(self.error or f"token {token} is not of the grammar")
 
     def forced_tokens(self, most: int) -> list[int]:
-        """Up to `most` tokens that must come next, as the tokenizer writes them. A model may choose others for the same
-        bytes."""
+        """Returns up to `most` tokens that must come next, as the tokenizer writes them. A model may choose others for
+        the same bytes."""
         return [] if self.ended else list(self.matcher.compute_ff_tokens()[:most])
 
     def copy(self) -> GrammarState:
@@ -48,13 +48,13 @@ class GrammarState:
 
     @property
     def error(self) -> str:
-        """Why nothing may come next, such as a grammar that takes too much to follow; empty where something may."""
+        """Why no token may come next, such as a grammar that costs too much to follow; empty if some may."""
         return str(self.matcher.get_error())
 
 
 class GrammarMasks:
-    """Over `vocabulary` tokens, of which the tokenizer has `mask_tokens`. Computed on threads of llguidance's: what MLX
-    computes goes on meanwhile. Drafts are followed in copies: not every grammar lets a matcher take tokens back."""
+    """Computes masks over `vocabulary` tokens, of which the tokenizer has `mask_tokens`, on llguidance's threads while
+    MLX computes. Drafts are followed in copies, because not every grammar's matcher can take tokens back."""
 
     def __init__(self, vocabulary: int, mask_tokens: int) -> None:
         from llguidance import LLExecutor
@@ -63,8 +63,8 @@ class GrammarMasks:
         self._words = (mask_tokens + 31) // 32
 
     def of(self, rows: Sequence[GrammarState | None], drafts: Sequence[Sequence[int]], width: int) -> mx.array:
-        """Rows × width × vocabulary: True for what may come after each of a row's drafts, less than `width`, and
-        before the first. After a draft that may not come, and in rows without a grammar, everything may."""
+        """Returns rows × width × vocabulary: True for tokens allowed before a row's drafts and after each of them
+        (fewer than `width`). Everything is allowed after a forbidden draft, and in rows without a grammar."""
         words = np.full((len(rows) * width, self._words), 0xFFFFFFFF, dtype=np.uint32)
         where = words.ctypes.data, 4 * self._words, len(words)
         states = {i: state for i, state in enumerate(rows) if state is not None and not state.ended}

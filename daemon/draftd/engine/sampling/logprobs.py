@@ -1,4 +1,4 @@
-"""Log-probabilities of the target's own distribution, before whatever is done to it, for the sequences that ask."""
+"""Log-probabilities of the target's own distribution, before any processing, for sequences that ask for them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import mlx.core as mx
 from draftd.core import TokenLogprobs
 from draftd.engine.sampling.transforms import greatest
 
-_LOGITS = 1 << 24  # of a piece of a prompt: 64 MiB in float32, of which a few copies are made
+_LOGITS = 1 << 24  # logits of a prompt's piece: 64 MiB in float32, and a few copies
 
 
 class Logprobs:
-    """Log-probabilities of one step, computed together with its choice and read when that is. Natural logarithms, in
+    """Log-probabilities of one step, computed together with its choice and read with it. Natural logarithms in
     float32."""
 
     def __init__(self, logits: mx.array, limits: Sequence[int | None], *, ranked: bool = False) -> None:
-        """`logits`: rows × positions × vocabulary, unprocessed. `limits`: of each row, how many of the likeliest tokens
-        are told besides the chosen one; None tells nothing. `ranked`: ranks are told too."""
+        """`logits`: rows × positions × vocabulary, unprocessed. `limits`: by row, how many of the likeliest tokens are
+        reported with the chosen one; None reports nothing. `ranked`: ranks are reported too."""
         self._limits, self._ranked = limits, ranked
         self._rows = mx.array([i for i, most in enumerate(limits) if most is not None])
         values = logits[self._rows].astype(mx.float32)
@@ -28,13 +28,13 @@ class Logprobs:
         self._arrays: list[mx.array] = []
 
     def of(self, chosen: mx.array) -> list[mx.array]:
-        """What has to be computed to tell of `chosen`, rows × positions."""
+        """Returns the arrays to compute for the `chosen` tokens, rows × positions."""
         index = chosen[self._rows][..., None]
         own = mx.take_along_axis(self._values, index, axis=-1)
         ranks = (self._values > own).sum(axis=-1) + 1 if self._ranked else mx.zeros(own.shape[:-1], dtype=mx.int32)
         self._arrays = [own[..., 0], ranks]
         if self._most:
-            if self._most == 1:  # far less work than to sort
+            if self._most == 1:  # much cheaper than sorting
                 top = mx.argmax(self._values, axis=-1, keepdims=True)
             else:
                 top = mx.argpartition(self._values, kth=-self._most, axis=-1)[..., -self._most :]
@@ -42,7 +42,7 @@ class Logprobs:
         return self._arrays
 
     def read(self) -> list[tuple[TokenLogprobs, ...]]:
-        """Of each row, in its order, one for each position; none of a row that does not ask."""
+        """Returns log-probabilities by row, in order, one for each position; none for rows that do not ask."""
         own, ranks, *tops = [array.tolist() for array in self._arrays]
         ids, values = tops or (own, own)
         rows = zip(own, ranks, ids, values, strict=True)
@@ -50,23 +50,24 @@ class Logprobs:
 
 
 class PromptLogprobs:
-    """Of a prompt's tokens, each after those before it, as it is taken in piece by piece. The logits of one piece, and
-    of the last position before it, are all that is in memory."""
+    """Log-probabilities of a prompt's tokens, each given those before it, computed piece by piece. Only one piece's
+    logits, and those of the position before it, are in memory."""
 
     def __init__(self, most: int, vocabulary: int) -> None:
-        """`most` of the likeliest tokens are told besides each of the prompt's."""
+        """`most`: how many of the likeliest tokens are reported with each of the prompt's."""
         self._most = most
         self._before: mx.array | None = None  # 1 × 1 × vocabulary: logits after the last token
-        self.widest = max(1, _LOGITS // vocabulary)  # tokens of a piece
-        self.logprobs: list[TokenLogprobs] = []  # of all but the first token
-        self.finite = True  # all logits that they are of are numbers, and not all -inf
+        self.widest = max(1, _LOGITS // vocabulary)  # tokens per piece
+        self.logprobs: list[TokenLogprobs] = []  # of all tokens except the first
+        self.finite = True  # whether all logits were numbers, and not all -inf
 
     def add(self, tokens: Sequence[int], logits: mx.array) -> None:
-        """`logits` of these tokens, 1 × width × vocabulary, of which the last is for the next piece. Computes them."""
+        """Computes and adds the log-probabilities of these tokens. `logits`: 1 × width × vocabulary; the last position
+        is for the next piece."""
         targets, before = tokens[1:], logits[:, :-1]
         if self._before is not None:
             targets, before = tokens, mx.concatenate([self._before, before], axis=1)
-        self._before = mx.contiguous(logits[:, -1:])  # and not a part of all of them
+        self._before = mx.contiguous(logits[:, -1:])  # a copy: a view would keep all logits in memory
         if targets:
             logprobs, finite = Logprobs(before, [self._most], ranked=True), mx.isfinite(greatest(before)).all()
             mx.eval(self._before, finite, *logprobs.of(mx.array([targets])))

@@ -1,9 +1,9 @@
-"""Logits processors: what a sequence asks to be done to the target's logits before they are transformed and sampled.
+"""Logits processors: changes to the target's logits that a request asks for, made before transforms and sampling.
 
-In this order: bias, repetition penalty, presence and frequency penalty, and end tokens made impossible before
-`min_tokens` (core.SamplingParams has the formulas). In a block of drafts each position counts the drafts before it as
-text, so that the target chooses at each place what it would choose there without drafts. Drafters know nothing of it:
-a draft that ignores a penalty is rejected by the target's choice.
+In this order: bias, repetition penalty, presence and frequency penalty, and no end tokens before `min_tokens`
+(core.SamplingParams has the formulas). In a block of drafts each position counts the drafts before it as text, so the
+target chooses at each place what it would choose without drafts. Drafters ignore all this: a draft that violates a
+penalty is rejected by the target's choice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LEAST_PENALTY = 1e-9  # a smaller one orders tokens the same way; float32 logit
 
 
 def needs_processor(sampling: SamplingParams, min_tokens: int) -> bool:
-    """Whether logits are processed for such a sequence at all."""
+    """Whether such a sequence's logits are processed at all."""
     return bool(sampling.logit_bias or min_tokens) or has_penalties(sampling)
 
 
@@ -28,8 +28,8 @@ def has_penalties(p: SamplingParams) -> bool:
 
 
 class Processor:
-    """The logits processor of one sequence. What it knows of the text are arrays over the vocabulary, which grow with
-    the text on the device: nothing waits for a token that is still being computed."""
+    """The logits processor of one sequence. It counts the text in arrays over the vocabulary, on the device, so nothing
+    waits for a token that is still being computed."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Processor:
         prompt: int,
         vocabulary: int,
     ) -> None:
-        """`ends`: tokens that end the text. `text`: the sequence's own, which grows; its first `prompt` tokens precede
-        the answer."""
+        """`ends`: tokens that end the text. `text`: the sequence's growing list of tokens; the first `prompt` of them
+        precede the answer."""
         self.sampling, self.min_tokens, self._text, self._prompt = sampling, min_tokens, text, prompt
         self._penalised = has_penalties(sampling)
         nothing = mx.zeros(vocabulary)
@@ -49,15 +49,15 @@ class Processor:
         bias = mx.array([value for _, value in sampling.logit_bias], dtype=mx.float32)
         self.bias = nothing.at[ids].add(bias) if sampling.logit_bias else nothing
         self.ends = _at(nothing, [token for token in ends if token < vocabulary]) > 0
-        self.prompted = self.counts = nothing  # how often prompt and answer have each token
-        self._counted = 0  # tokens of the text that are counted
+        self.prompted = self.counts = nothing  # occurrences of each token in the prompt and in the answer
+        self._counted = 0  # tokens of the text that were counted
 
     def acts(self, start: int) -> bool:
-        """Whether it changes the logits of a token that `start` tokens of the answer precede."""
+        """Whether it changes the logits of the token after `start` tokens of the answer."""
         return self._penalised or bool(self.sampling.logit_bias) or start < self.min_tokens
 
     def follow(self, start: int, unread: mx.array | None) -> None:
-        """Counts the text with `start` tokens of the answer, of which the last one may not be read yet."""
+        """Counts the text up to `start` tokens of the answer; the last of these may still be unread."""
         length, text = self._prompt + start, self._text
         if not self._penalised or self._counted == length:
             return
@@ -79,9 +79,11 @@ def process(
     unread: mx.array | None = None,
     drafts: mx.array | None = None,
 ) -> mx.array:
-    """`logits`, rows × positions × vocabulary, as each row's processor changes them; others stay as they are. `starts`:
-    for each row the tokens of the answer that precede the first position; `unread`: the last of these, rows × 1, where
-    the texts do not have them yet. `drafts`: rows × (positions - 1), the tokens that precede the other positions."""
+    """Returns `logits`, rows × positions × vocabulary, changed by each row's processor; rows without one stay as they
+    are.
+
+    `starts`: by row, tokens of the answer before the first position; `unread`: the last of these, rows × 1, if the
+    texts do not have them yet. `drafts`: rows × (positions - 1), the tokens before the other positions."""
     if not any(processors):
         return logits
     acting = [
@@ -131,5 +133,5 @@ def _less_penalties(logits: mx.array, some: Sequence[Processor], drafts: mx.arra
 
 
 def _at(counts: mx.array, ids: Sequence[int]) -> mx.array:
-    """One more of each."""
+    """Returns the counts with one added for each id."""
     return counts.at[mx.array(ids, dtype=mx.uint32)].add(1.0) if len(ids) else counts

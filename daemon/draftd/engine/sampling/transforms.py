@@ -1,13 +1,14 @@
-"""Sampling parameters as distributions, and what a row of logits becomes by them.
+"""Sampling parameters as distributions, and how they change a row of logits.
 
-A row without a seed works on the *transformed* distributions of both models: p of the target, q of the draft, after the
-same top_p, min_p, top_k and temperature (in mlx-lm's order); acceptance.py has the rule. Randomness comes as uniforms
-drawn on the host from one generator per row. A draw is the inverse of the cumulative distribution at its uniform.
+A row without a seed uses the *transformed* distributions of both models: p of the target and q of the draft, after the
+same top_p, min_p, top_k and temperature (in mlx-lm's order); acceptance.py has the rule. Each row's generator on the
+host supplies uniforms. A draw is the inverse of the cumulative distribution at its uniform.
 
-All other rows are *deterministic*: the token at a place in the text is always one and the same. A greedy row takes the
-maximum; one with a seed the maximum of log p + noise (noise.py), which is a draw from p. A drafted token is accepted
-where it is the target's own choice: less often than by the rule for p and q, but the text does not depend on what was
-drafted. Beside rows without a seed, deterministic ones have all their mass on what they choose."""
+All other rows are *deterministic*: the token at a place in the text is always the same. A greedy row takes the maximum;
+a seeded row takes the maximum of log p + noise (noise.py), which is a draw from p. A drafted token is accepted if it is
+the target's own choice: less often than by the rule for p and q, but the text does not depend on the draft. In a batch
+with unseeded rows, deterministic ones have all their mass on their choice.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +22,15 @@ from draftd.core import SamplingParams
 from draftd.engine.sampling.noise import Noise
 
 _LOG2_E = math.log2(math.e)
-_MANY, _ROWS = 1 << 14, 32  # logits from which that is worth one more operation; and into how many rows they are put
+_MANY, _ROWS = 1 << 14, 32  # logits from which reshaping is worth one more operation; rows to reshape them into
 
 _BELOW_ONE = 1.0 - 2.0**-22  # a float32 uniform must never step up to 1
 
 
 def uniforms(generators: Sequence[random.Random], counts: Sequence[int]) -> mx.array:
-    """rows × max(counts) uniforms in [0, 1): `counts[i]` from row i's own generator, then zeros.
+    """Returns rows × max(counts) uniforms in [0, 1): `counts[i]` from row i's own generator, then zeros.
 
-    A row draws what its own depth needs and no more, so that its text does not depend on the depths of the others.
-    """
+    A row draws only what its own depth needs, so its text does not depend on the depths of others."""
     width = max(counts)
     rows = zip(generators, counts, strict=True)
     drawn = [[min(g.random(), _BELOW_ONE) for _ in range(n)] + [0.0] * (width - n) for g, n in rows]
@@ -40,9 +40,8 @@ def uniforms(generators: Sequence[random.Random], counts: Sequence[int]) -> mx.a
 class Sampling:
     """The sampling parameters of a list of rows, as arrays that broadcast over rows × positions × vocabulary.
 
-    Below, `starts` and `first` say where in the rows' outputs these positions lie: row i's are preceded by
-    `starts[i] + first` tokens. `more`: so many positions beyond will be asked for next, with the same `starts`.
-    """
+    In the methods, `starts` and `first` locate the positions in the answers: `starts[i] + first` tokens precede row
+    i's. `more`: further positions that will be asked for next with the same `starts`."""
 
     def __init__(self, params: Sequence[SamplingParams]) -> None:
         self.deterministic = all(p.greedy or p.seed is not None for p in params)
@@ -64,29 +63,29 @@ class Sampling:
         seeds = {i: p.seed for i, p in enumerate(params) if not p.greedy and p.seed is not None}
         self._seeded = list(seeds)
         self._noise = Noise(list(seeds.values())) if seeds else None
-        # The others get the noise of one that has a seed; it is not used.
+        # Rows without a seed get a seeded row's noise, which is not used.
         place = {row: n for n, row in enumerate(seeds)}
         self._spread = mx.array([place.get(i, 0) for i in range(len(params))]) if len(seeds) < len(params) else None
         self._noisy_rows = _rows([i in seeds for i in range(len(params))])
 
     def select(self, rows: Sequence[int]) -> Sampling:
-        """The parameters of these rows. The same rows draft for many steps: the last answer is kept."""
+        """Returns the parameters of these rows. The last result is kept, because the same rows draft for many steps."""
         selection = list(rows)
         if self._selected is None or self._selected[0] != selection:
             self._selected = selection, Sampling([self._params[i] for i in selection])
         return self._selected[1]
 
     def choose(self, logits: mx.array, starts: Sequence[int], first: int = 0, more: int = 0) -> mx.array:
-        """What deterministic rows choose: rows × positions, from `logits`, rows × positions × vocabulary. What it is
-        of other rows means nothing."""
+        """Returns the choices of deterministic rows, rows × positions, from `logits`, rows × positions × vocabulary.
+        Those of other rows are meaningless."""
         if self._greedy:
             return mx.argmax(logits, axis=-1)
         logits = logits.astype(mx.float32)
         return self._choose(logits, self._scale(logits), starts, first, more)
 
     def distribution(self, logits: mx.array, starts: Sequence[int], first: int = 0, more: int = 0) -> mx.array:
-        """Probabilities, shaped as `logits`: rows × positions × vocabulary. Deterministic rows have all on what
-        they choose."""
+        """Returns probabilities with the shape of `logits`: rows × positions × vocabulary. Deterministic rows have all
+        mass on their choice."""
         vocabulary = logits.shape[-1]
         if self.deterministic:
             return one_hot(self.choose(logits, starts, first, more), vocabulary)
@@ -108,12 +107,13 @@ class Sampling:
         return mx.argmax(mx.where(self._noisy_rows, scaled + noise[self._spread], logits), axis=-1)
 
     def _scale(self, logits: mx.array) -> mx.array:
-        """What the softmax is taken of. A row's own values, to the last bit, whatever the others ask for."""
+        """Returns the input of the softmax. A row's values are the same to the last bit whatever the other rows ask
+        for."""
         kept = self._filter(logits) if self._top_p or self._min_p or self._top_k else logits
         return kept * self._inverse_temperature
 
     def _filter(self, logits: mx.array) -> mx.array:
-        """`logits` where top_p, min_p and top_k keep a token, else -inf."""
+        """Returns `logits`, with -inf for tokens that top_p, min_p or top_k drop."""
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         if self._top_p:
             ordered = mx.sort(logprobs, axis=-1)
@@ -121,7 +121,7 @@ class Sampling:
             above = mx.cumsum(mass, axis=-1, reverse=True, inclusive=False)
             total = above[..., :1] + mass[..., :1]
             dropped = (above >= self._nucleus * total).sum(axis=-1, keepdims=True)
-            # The likeliest token is kept even where the nucleus is 0 in float32.
+            # The likeliest token is kept even if the nucleus is 0 in float32.
             dropped = mx.minimum(dropped, logprobs.shape[-1] - 1)
             logprobs = mx.where(logprobs < mx.take_along_axis(ordered, dropped, axis=-1), -mx.inf, logprobs)
         if self._min_p:
@@ -137,7 +137,7 @@ class Sampling:
 
 
 def _softmax(x: mx.array) -> mx.array:
-    """Over the vocabulary. MLX's `exp` on an x86 CPU takes three times as long as its `power`."""
+    """Softmax over the vocabulary. MLX's `exp` on an x86 CPU takes three times as long as its `power`."""
     if mx.default_device() != mx.cpu:
         return mx.softmax(x, axis=-1)
     mass = mx.power(2.0, (x - mx.max(x, axis=-1, keepdims=True)) * _LOG2_E)
@@ -145,15 +145,15 @@ def _softmax(x: mx.array) -> mx.array:
 
 
 def greatest(logits: mx.array) -> mx.array:
-    """The largest of each position, … × vocabulary: finite where all are finite or -inf and not all are -inf; NaN where
-    one is NaN. On a CPU MLX reduces over another axis than the last in less than half of the time."""
+    """Returns the largest logit of each position of … × vocabulary: finite if all logits are finite or -inf and not all
+    -inf; NaN if one is NaN. On a CPU MLX reduces over an axis other than the last in less than half the time."""
     if logits.size >= _MANY and logits.shape[-1] % _ROWS == 0 and mx.default_device() == mx.cpu:
         logits = mx.max(mx.unflatten(logits, -1, (_ROWS, -1)), axis=-2)
     return mx.max(logits, axis=-1)
 
 
 def column(values: Sequence[float]) -> mx.array:
-    """One for each row; broadcasts over positions and vocabulary."""
+    """Returns one value for each row, which broadcasts over positions and vocabulary."""
     return mx.array(values, dtype=mx.float32)[:, None, None]
 
 
@@ -162,5 +162,5 @@ def _rows(values: Sequence[bool]) -> mx.array:
 
 
 def one_hot(tokens: mx.array, vocabulary: int) -> mx.array:
-    """float32, shape of `tokens` × vocabulary."""
+    """Returns float32 one-hot vectors, shape of `tokens` × vocabulary."""
     return (mx.arange(vocabulary, dtype=tokens.dtype) == tokens[..., None]).astype(mx.float32)

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Protocol
 from draftd.core import SamplingParams
 from draftd.engine.step import PlanEntry, StepPlan, StepResult
 
-if TYPE_CHECKING:  # the daemon is put together without MLX
+if TYPE_CHECKING:  # the daemon is assembled without MLX
     from draftd.engine.drafters.base import Draft
     from draftd.engine.sampling.transforms import Sampling
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceOptions:
-    """What a target is told of a sequence once. `prompt`: tokens of its text that precede the answer, by which seeded
-    noise is placed. `length`: tokens that plans will have it take in before it decodes. `prefix`: those tokens, to be
-    looked up in the prefix store; empty: the text is neither looked up nor kept. `ends`: tokens that end the answer,
-    none of which is chosen before `min_tokens`. `logprobs`: how many of the likeliest tokens are told besides each
-    chosen one; None for no log-probabilities. `prompt_logprobs`: the same for the tokens that are taken in, none of
-    which is then had from the store. `grammar`: what the answer must be; empty where it may be anything."""
+    """What a target needs to know of a sequence, given once.
+
+    `prompt`: tokens before the answer, from which seeded noise counts. `length`: tokens to take in before decoding.
+    `prefix`: those tokens, if the text uses the prefix store; else empty. `ends`: tokens that end the answer, not
+    chosen before `min_tokens`. `logprobs`, `prompt_logprobs`: how many of the likeliest tokens are reported with each
+    chosen or prompt token; None for none; prompt tokens then are always computed. `grammar`: the answer's; empty
+    without one."""
 
     prompt: int
     length: int
@@ -36,42 +37,42 @@ class SequenceOptions:
 
 
 class Target(Protocol):
-    """Keeps each sequence's ids, sampling state and caches. Called on the engine thread only; whatever it raises, no
-    sequence of it can be trusted any more until `reset`, but for a plan of prefill entries: that fails alone."""
+    """Keeps each sequence's ids, sampling state and caches. Engine thread only. After any error no sequence can be
+    trusted until `reset`, except that a plan of prefill entries fails alone."""
 
     def open(self, sequence: int, options: SequenceOptions) -> int | None:
-        """Begins a sequence. Returns how many of its first tokens the prefix store had, which plans need not take in;
-        None where none were looked up."""
+        """Begins a sequence. Returns how many of its first tokens the prefix store has, which plans need not take in;
+        None if it was not searched."""
 
     def cached_prefix(self, tokens: Sequence[int]) -> int | None:
-        """How many of the first tokens the prefix store has now; None if it keeps nothing."""
+        """Returns how many of the first tokens the prefix store has now; None if it keeps nothing."""
 
     def fork(self, sequence: int, length: int) -> None:
-        """Others wait for the first `length` tokens of a sequence's text: keeps them in the prefix store as soon as
-        plans have had them taken in, unless the text ends there."""
+        """Keeps the first `length` tokens of a text in the prefix store as soon as they are taken in, because other
+        sequences wait for them. Does nothing if the text ends there."""
 
     def submit(self, plan: StepPlan) -> None:
-        """Begins a step. Entries that continue name the running sequences that take part in it, in the order in which
-        the result before had them, and perhaps, at the end, others that begin to run: their prefill gave a token, or
-        they rested. Running ones that are not named rest: they are held as they are until they are named again.
+        """Begins a step. Running sequences that the plan does not name rest: their caches stay until a plan names them
+        again.
 
-        Plans may be submitted before earlier ones are read, but for drafts, and for sequences that begin to run or to
-        rest: these continue what was read.
-        """
+        Entries that continue come in the order of the previous result, then those that begin to run, after their
+        prefill or a rest. Plans may be submitted before earlier results are read, except with drafts or sequences that
+        begin to run or to rest, which continue what was read."""
 
     def results(self) -> Iterator[StepResult]:
-        """What has finished, in the order of submission; waits for it. Sequences that were closed meanwhile are left
-        out; a step of nothing else has no result."""
+        """Yields finished steps in the order of submission, and waits for them. Closed sequences are left out; a step
+        with only those has no result."""
 
     def keep(self, sequence: int, length: int, *, last: bool = False) -> None:
-        """Keeps what is held of the first `length` tokens of its text in the prefix store: all of it at its `last`, and
-        before that what can be kept by pieces."""
+        """Keeps the first `length` tokens of the text in the prefix store: with `last` everything, before that only
+        what can be kept in pieces."""
 
     def close(self, sequences: Sequence[int]) -> None:
-        """Forgets sequences; unknown ones are no error. The last running one takes the place of one that leaves."""
+        """Forgets sequences; unknown ones are no error. The last running sequence takes the place of one that
+        leaves."""
 
     def reset(self) -> None:
-        """Forgets all sequences, and what was kept of them."""
+        """Forgets all sequences and all kept prefixes."""
 
     @property
     def nbytes(self) -> int:
@@ -79,7 +80,7 @@ class Target(Protocol):
 
 
 class PlanNumbers:
-    """Numbers the plans for one target, and finds each its result, whichever is asked for first."""
+    """Numbers the plans for one target and matches each with its result, in any order."""
 
     def __init__(self, target: Target) -> None:
         self._target, self._numbers = target, itertools.count(1)
@@ -93,7 +94,7 @@ class PlanNumbers:
         return plan
 
     def result(self, plan: StepPlan) -> StepResult:
-        """Waits for it. That of a plan before it can be asked for later."""
+        """Waits for the plan's result. Results of earlier plans can still be asked for later."""
         if plan.step in self._read:
             return self._read.pop(plan.step)
         for result in self._target.results():

@@ -1,5 +1,5 @@
-"""What a target keeps of a sequence, and how the logits of a step become its tokens: logits processors, grammars,
-transforms and the acceptance rule, in this order, with log-probabilities beside them."""
+"""A target's state of a sequence, and how a step's logits become tokens: logits processors, grammars, transforms and
+the acceptance rule, in this order, with log-probabilities."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ NOT_FINITE = "the model's logits are not finite (NaN, infinity, or no token left
 
 @dataclass(slots=True)
 class TargetSequence:
-    """`ids`: its text as far as it was read; the last one is not in the cache. `dice`: what it draws from without a
-    seed. `processor`: what changes its logits, if anything does; `grammar`: what its answer must follow; `prompt`: what
-    is told of the tokens that are taken in."""
+    """A target's state of a sequence. `ids`: the text as far as it was read; the last one is not in the cache. `dice`:
+    the source of unseeded sampling. `processor`: changes its logits, if anything does; `grammar`: the state of its
+    answer; `prompt`: log-probabilities of its prompt."""
 
     options: SequenceOptions
     ids: list[int]
@@ -36,7 +36,7 @@ class TargetSequence:
     prompt: PromptLogprobs | None = None
 
     def follow(self) -> str:
-        """Its grammar takes what the answer has grown by. Returns why it cannot go on; empty where it can."""
+        """Advances the grammar by the new tokens of the answer. Returns why it cannot go on; empty if it can."""
         if self.grammar is not None:
             try:
                 self.grammar.follow(self.ids, self.options.prompt)
@@ -46,10 +46,11 @@ class TargetSequence:
 
 
 def masks_first(sequences: Sequence[DecodeRequest] | Sequence[SequenceOptions]) -> bool:
-    """Whether grammar masks come before the choice of a token, for the sequences of one batch. If not, a choice is
-    checked after it is read: one that its grammar allows is also the choice under the mask. That does not hold where
-    chance decides, or where all tokens' probabilities count; and counts and log-probabilities of a token that turns out
-    not to be allowed cannot be taken back."""
+    """Whether grammar masks must be applied before choosing a token, for the sequences of one batch.
+
+    If not, a choice is checked after it is read: a choice that the grammar allows is also the choice under the mask.
+    That fails for random choices and for log-probabilities, and counts of a token that turns out to be forbidden could
+    not be taken back."""
     bound = [sequence for sequence in sequences if sequence.grammar]
     if not bound:
         return False
@@ -61,7 +62,8 @@ def masks_first(sequences: Sequence[DecodeRequest] | Sequence[SequenceOptions]) 
 
 
 class StepChoice:
-    """Of one step's rows. `starts`: tokens of each one's answer that precede the first that is chosen."""
+    """The choice of tokens for the rows of one step. `starts`: by row, tokens of the answer before the first chosen
+    one."""
 
     def __init__(
         self,
@@ -75,8 +77,8 @@ class StepChoice:
         drafts: mx.array | None = None,
         depths: Sequence[int] = (),
     ) -> None:
-        """`logits`: rows × (k+1) × vocabulary. `unread`: the last token of each, rows × 1, where it was not read yet;
-        `drafts`: rows × k ids, of which row i's first `depths[i]` are real."""
+        """`logits`: rows × (k+1) × vocabulary. `unread`: each row's last token, rows × 1, if it was not read yet;
+        `drafts`: rows × k ids; the first `depths[i]` of row i are real."""
         self._rows, self._sampling, self._starts, self._masks = rows, sampling, starts, masks
         self._greatest = greatest(logits)
         self._greatest_read: list[list[float]] | None = None
@@ -89,14 +91,14 @@ class StepChoice:
             assert unread is None, "masks are of what may follow a token that was read"
             proposed: Sequence[Sequence[int]] = [()] * len(rows)
             if drafts is not None:
-                mx.async_eval(logits)  # meanwhile the masks are computed
+                mx.async_eval(logits)  # the masks are computed meanwhile
                 proposed = [ids[:depth] for ids, depth in zip(drafts.tolist(), depths, strict=True)]
             logits = self._mask_logits(logits, rows, proposed)
         self._logits = logits
-        self.changed = False  # a token was not legal
+        self.changed = False  # whether a chosen token was forbidden
 
     def tokens(self) -> mx.array:
-        """One for each row, rows × 1; being computed, together with what is told of them."""
+        """Returns one token for each row, rows × 1, still being computed, together with its log-probabilities."""
         if self._sampling.deterministic:
             chosen = self._sampling.choose(self._logits, self._starts)
         else:
@@ -108,9 +110,9 @@ class StepChoice:
     def acceptance(
         self, drafts: mx.array, depths: Sequence[int], q: mx.array | None
     ) -> Callable[[], list[tuple[list[int], int]]]:
-        """Gives for each row the drafts that are accepted and the token after them, and waits for that. `drafts` and
-        `depths` as in `accept`; `q`: rows × k × vocabulary, what they were drawn from, None where all mass was on
-        them."""
+        """Returns a function that waits, then gives each row's accepted drafts and the token after them. `drafts` and
+        `depths` as in `accept`; `q`: rows × k × vocabulary, the distributions that they were drawn from, None if all
+        mass was on them."""
         target: mx.array | Distributions
         if self._sampling.deterministic:
             target = self._sampling.choose(self._logits, self._starts)
@@ -124,13 +126,13 @@ class StepChoice:
         return partial(accept, drafts, depths, target, also, instead, beside=(self._greatest,))
 
     def legal(self, row: int, token: int) -> int:
-        """What a row is given in place of a token that was chosen without a mask: the same, where its grammar allows
+        """Returns the token for a row whose `token` was chosen without a mask: the same one if its grammar allows
         it."""
         return self._legal(row, 0, token) if self._late and self._rows[row].grammar is not None else token
 
     def error(self, row: int, accepted: int = 0) -> str:
-        """Why a row cannot go on after so many drafts and a token, once these are computed: the model's logits, before
-        any mask, are not numbers to choose by, or its grammar does not take the text. Empty where it can."""
+        """Returns why a row cannot go on after `accepted` drafts and one more token: the model's logits are not usable
+        numbers, or the grammar forbids the text. Empty if it can. The choice must be computed."""
         if self._greatest_read is None:
             self._greatest_read = self._greatest.tolist()
         if not all(map(math.isfinite, self._greatest_read[row][: accepted + 1])):
@@ -142,8 +144,8 @@ class StepChoice:
         return self._logprobs.read() if self._logprobs else [()] * len(self._rows)
 
     def _legal(self, row: int, place: int, token: int) -> int:
-        """The token at a place, where `token` was chosen without a mask: a choice that the grammar allows is what is
-        chosen under its mask as well."""
+        """Returns the token at a place where `token` was chosen without a mask: if the grammar allows it, it is also
+        the choice under the mask."""
         sequence = self._rows[row]
         assert sequence.grammar is not None
         if not sequence.grammar.take(token):
@@ -156,7 +158,8 @@ class StepChoice:
     def _mask_logits(
         self, logits: mx.array, rows: Sequence[TargetSequence], proposed: Sequence[Sequence[int]]
     ) -> mx.array:
-        """Of `logits`, rows × width × vocabulary, what the grammars allow after each of the proposed tokens."""
+        """Returns `logits`, rows × width × vocabulary, with -inf for tokens that the grammars forbid after each
+        proposed token."""
         assert self._masks is not None
         return mx.where(
             self._masks.of([sequence.grammar for sequence in rows], proposed, logits.shape[1]), logits, -mx.inf

@@ -1,7 +1,8 @@
-"""The target on this machine: its model, the caches of all sequences, their ids and what they draw from.
+"""The target on this machine: its model, and all sequences' caches, ids and random generators.
 
-A plain step is dispatched when it is submitted and read when its result is asked for, as mlx-lm does it: the next
-forward may be under way before this one's tokens are read, and continues from them unread."""
+A plain step is dispatched when it is submitted and read when its result is asked for, as in mlx-lm: the next forward
+may start before this one's tokens are read, and continues from them unread.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +27,21 @@ from draftd.engine.targets.base import SequenceOptions
 from draftd.engine.targets.choice import NOT_FINITE, StepChoice, TargetSequence
 from draftd.models.grammar import Grammars
 
-_TIDY_STEPS = 256  # MLX keeps freed buffers for reuse: let go of them now and then, as mlx-lm does
+_TIDY_STEPS = 256  # MLX keeps freed buffers for reuse; they are dropped from time to time, as mlx-lm does
 
-_Read = Callable[[], list[EntryResult]]  # waits for a part of a step
+_Read = Callable[[], list[EntryResult]]  # waits for part of a step
 
 
 class _Resting(NamedTuple):
-    """A sequence that is in no step for now: its row, in caches of its own, and what these are to be fed again."""
+    """A sequence that no step includes for now: its row in caches of its own, and the tokens to feed again."""
 
     caches: Caches
     again: list[int]
 
 
 class LocalTarget:
-    """A `Target`. The running sequences are the rows of the caches, in the order in which they began to run, at first
-    or again after a rest."""
+    """The `Target` of a local model. The running sequences are the rows of the caches, in the order in which they began
+    to run, initially or after a rest."""
 
     def __init__(
         self,
@@ -50,27 +51,27 @@ class LocalTarget:
         dice: Callable[[], random.Random] = random.Random,
         grammars: Grammars | None = None,
     ) -> None:
-        """What sequences leave is kept in `prefix`. `dice`: for each new sequence. `grammars`: None where no sequence
-        has one."""
+        """`prefix` keeps the prefixes of finished texts. `dice`: makes a generator for each new sequence. `grammars`:
+        None if no sequence has one."""
         self.model, self._vocabulary, self._dice, self._grammars = model, vocabulary, dice, grammars
         self._masks = None if grammars is None else GrammarMasks(vocabulary, grammars.vocabulary)
         self._prefix_cache = prefix or PrefixCache()
-        self._tidied = 0  # steps since memory was given back
+        self._tidied = 0  # steps since freed buffers were dropped
         self._begin()
 
     def _begin(self) -> None:
         self._caches = make_caches(self.model)
         self._store = self._prefix_cache.store(self._caches)
-        self.texts = Prefill(self._caches, self._store)  # what is being prefilled, and the store of what was
+        self.texts = Prefill(self._caches, self._store)  # texts that are prefilling, and the prefix store
         self._sequences: dict[int, TargetSequence] = {}
         self._running: list[int] = []
         self._resting: dict[int, _Resting] = {}
-        self._again: list[list[int]] = []  # of each: tokens that the caches gave back too much of, to be fed again
-        self._fed = 0  # positions that the last forward computed of the widest sequence
-        self._sampling: Sampling | None = None  # of the running sequences; None when they have changed
-        self._submitted: deque[tuple[StepPlan, list[_Read], int]] = deque()  # and the width that is computed
-        self._unread: mx.array | None = None  # rows × 1: what the latest plain step chose, until it is read
-        self._plain = 0  # plain steps that are not read yet
+        self._again: list[list[int]] = []  # by row: tokens that a rollback removed in excess, to be fed again
+        self._fed = 0  # width of the last forward
+        self._sampling: Sampling | None = None  # of the running sequences; None after they changed
+        self._submitted: deque[tuple[StepPlan, list[_Read], int]] = deque()  # with the computed width
+        self._unread: mx.array | None = None  # rows × 1: the latest plain step's choices, until they are read
+        self._plain = 0  # unread plain steps
 
     def open(self, sequence: int, options: SequenceOptions) -> int | None:
         grammar = None
@@ -126,7 +127,7 @@ class LocalTarget:
                 caches = self._resting[sequence].caches
             else:
                 row = self._running.index(sequence)
-            # The cache may hold more than the text: tokens that were accepted beyond its end, or one that was not sent.
+            # The cache may exceed the text by tokens accepted beyond its end, or by one that was not sent.
             self._store.keep(state.ids, caches, row, min(caches.lengths[row], len(state.ids), length))
 
     def close(self, sequences: Sequence[int]) -> None:
@@ -171,28 +172,28 @@ class LocalTarget:
         rested = sum(text.caches.nbytes for text in self._resting.values())
         return self._caches.nbytes + self.texts.nbytes + rested
 
-    # what weights and pins ask
+    # used for unloading weights and for pins
 
     def unload(self) -> None:
-        """Lets go of the model and of all caches. No sequence may be open; nothing is computed before `load`."""
+        """Drops the model and all caches. No sequence may be open; nothing can be computed before `load`."""
         self._clear()
         self.model = None
 
     def load(self, model: Any) -> None:
-        """The same model anew."""
+        """Takes the same model, loaded again."""
         self.model = model
         self._begin()
 
-    # what calibration asks
+    # used by calibration
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens that the caches hold of each running sequence, in the order in which they began to run."""
+        """Tokens in the caches of each running sequence, in the order in which they began to run."""
         return [length + len(again) for length, again in zip(self._caches.lengths, self._again, strict=True)]
 
     def pretend(self, lengths: Sequence[int]) -> bool:
-        """Has the caches of the running sequences say that they hold so many tokens, which costs the same whatever they
-        are; False where their layout cannot."""
+        """Sets the running sequences' cache lengths without filling them, for calibration. Returns False if the layout
+        cannot."""
         pretends = self._caches.pretend(lengths)
         if pretends:
             self._again = [[] for _ in lengths]
@@ -213,7 +214,7 @@ class LocalTarget:
         if not entries[0].wanted:
             return lambda: self._taken_in(keys)
         for state in states:
-            state.follow()  # an answer that had begun before
+            state.follow()  # an answer that had already begun
         sampling = Sampling([state.options.sampling for state in states])
         choice = StepChoice(states, sampling, self._starts(entries), self._masks, logits)
         tokens = choice.tokens()
@@ -231,7 +232,7 @@ class LocalTarget:
             return [EntryResult(open_keys[0], [], None)]
         self.texts.settle(open_keys[0], tokens)
         done, prompt = self._grown(keys, tokens, choice), self._sequences[open_keys[0]].prompt
-        if prompt is not None:  # it had a forward of its own
+        if prompt is not None:  # it had its own forward
             done = [
                 done[0]._replace(prompt=prompt.logprobs, error=done[0].error or ("" if prompt.finite else NOT_FINITE))
             ]
@@ -239,7 +240,7 @@ class LocalTarget:
         return done
 
     def _grown(self, keys: Sequence[int], tokens: mx.array, choice: StepChoice) -> list[EntryResult]:
-        """Each text, but for those that were closed, has one token more."""
+        """Adds one token to each text that is still open."""
         done = []
         for row, (key, (token,), logprobs) in enumerate(
             zip(keys, tokens.tolist(), choice.read_logprobs(), strict=True)
@@ -257,7 +258,7 @@ class LocalTarget:
         self._sampling = None
 
     def _rest(self, sequences: Sequence[int]) -> None:
-        """These are in no step for now."""
+        """Moves these sequences out of the running ones."""
         assert not self._plain, "sequences rest between forwards"
         for sequence in sequences:
             row = self._running.index(sequence)
@@ -275,7 +276,7 @@ class LocalTarget:
     # decoding
 
     def _advance(self, entries: list[PlanEntry]) -> _Read:
-        """One token for each."""
+        """Starts a plain step: one token for each entry."""
         self._rows(entries)
         states = [self._sequences[sequence] for sequence in self._running]
         tokens = self._unread
@@ -293,14 +294,14 @@ class LocalTarget:
         self._plain -= 1
         if not self._plain:
             self._unread = None
-        # No operation on `chosen` here: it would queue behind the forward that is under way.
+        # No operation on `chosen` here: it would queue behind the running forward.
         done = self._grown(order, chosen, choice)
         if self._plain and choice.changed:
             self._begin_again()
         return done
 
     def _begin_again(self) -> None:
-        """The forward that is under way began with a token that its grammar did not allow."""
+        """Repeats the running forward, which began with a token that its grammar forbids."""
         plan, _, _ = self._submitted.popleft()
         self._roll_back([length - 1 for length in self.lengths])
         self._unread, self._plain = None, self._plain - 1
@@ -308,7 +309,7 @@ class LocalTarget:
         self._submitted.appendleft((plan, [read], self._fed))
 
     def _verify(self, entries: list[PlanEntry], draft: Draft, sampling: Sampling | None) -> _Read:
-        """One forward over each one's last token and its draft."""
+        """Runs one forward over each entry's last token and its draft."""
         assert self._unread is None, "a draft continues the text that was read"
         drafts, q = draft.tokens, draft.q
         rows = self._rows(entries)
@@ -343,16 +344,16 @@ class LocalTarget:
         ]
 
     def _roll_back(self, lengths: list[int]) -> None:
-        """To these lengths. Where a layer cannot stop there, what it gave back beyond that is fed again, in front of
-        the next block: that costs width, and no forward. If a token of that block is rejected it is given back again,
-        and more with it, until the sequence drafts nothing for a step."""
+        """Rolls back to these lengths. What a layer rolled back beyond them is fed again in front of the next block,
+        which costs width but no forward. If a token of that block is rejected, that and more is rolled back again,
+        until the sequence has a step without a draft."""
         reached = self._caches.rollback(lengths)
         if reached != lengths:
             texts = [self._sequences[sequence].ids for sequence in self._running]
             self._again = [text[start:end] for text, start, end in zip(texts, reached, lengths, strict=True)]
 
     def _forward(self, tokens: mx.array, widths: list[int]) -> mx.array:
-        """The logits of `tokens`, rows × width, of which each row's first `widths` are real."""
+        """Returns the logits of `tokens`, rows × width; each row's first `widths` tokens are real."""
         again, width = self._again, tokens.shape[1]
         self._fed = width
         if not any(again):
@@ -372,7 +373,7 @@ class LocalTarget:
         )
 
     def _rows(self, entries: list[PlanEntry]) -> list[int] | None:
-        """Puts the entries into the order of the rows; which one each row's was, None where that was so before."""
+        """Sorts the entries into row order. Returns each row's former place, or None if the order was right."""
         order = [entry.sequence for entry in entries]
         rows = None
         if order != self._running:
@@ -384,7 +385,7 @@ class LocalTarget:
         return rows
 
     def _has_run(self, sequences: Sequence[int]) -> None:
-        """Exactly these run from here on."""
+        """Makes exactly these sequences the running ones."""
         leaving = set(self._running).difference(sequences)
         resumed = [sequence for sequence in sequences if sequence in self._resting]
         joining = [sequence for sequence in sequences if sequence in self.texts]
@@ -396,7 +397,7 @@ class LocalTarget:
             self._join(joining)
 
     def _starts(self, entries: Sequence[PlanEntry]) -> list[int]:
-        """For each entry, the tokens of its answer that precede the first one that is chosen."""
+        """Returns, by entry, the tokens of the answer before the first chosen one."""
         options = [self._sequences[entry.sequence].options for entry in entries]
         return [
             entry.position + (len(entry.tokens) or 1) - option.prompt
@@ -410,14 +411,15 @@ class LocalTarget:
 
 
 def _forwards(entries: Sequence[PlanEntry], alone: Collection[int]) -> list[list[PlanEntry]]:
-    """Which of these, that take tokens in, share a forward: whole prompts do, but for the sequences that are to be
-    `alone`; a piece of a prompt has its own."""
+    """Groups prefill entries by forward: whole prompts share one, except for sequences in `alone`; a piece of a prompt
+    has its own."""
     whole = [entry for entry in entries if entry.wanted and not entry.position and entry.sequence not in alone]
     return [*([entry] for entry in entries if entry not in whole), *([whole] if whole else [])]
 
 
 def logit_gap(model: Any, tokens: Sequence[int], chosen: int, other: int, chunk: int) -> Generator[None, None, float]:
-    """The logit of `chosen` less that of `other` after `tokens`, of a forward of its own, a chunk at a time."""
+    """Computes the logit of `chosen` minus that of `other` after `tokens`, in its own forward, one chunk per step of
+    the generator."""
     caches = make_caches(model).fresh()
     try:
         for start in range(0, len(tokens), chunk):
