@@ -79,8 +79,8 @@ class BatchedCaches:
         segmented: bool = True,
         make: Sequence[LayerFactory] | None = None,
     ) -> None:
-        """With `segmented` off, rows are kept only as a whole. `make` replaces the layers that `batched_layers` chooses
-        for the model."""
+        """`segmented` off: rows are kept only as a whole. `make` replaces the layers that `batched_layers` chooses for
+        the model."""
         self._model, self._layout = model, layout
         self.apart, self.forwards = layout.apart, layout.forwards
         self._make = make or batched_layers(model)

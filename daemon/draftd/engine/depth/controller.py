@@ -79,9 +79,8 @@ class DepthControl:
         started: bool,
         may_run_ahead: bool,
     ) -> DraftPlan:
-        """Plans each sequence's drafter and depth for the next step. `started`: its forward is already running, so it
-        drafts nothing. `may_run_ahead`: the forward of the step after it may start early if this step drafts
-        nothing."""
+        """Plans each sequence's drafter and depth for the next step. `started`: its forward already runs, so it drafts
+        nothing. `may_run_ahead`: the following forward may start early if this step drafts nothing."""
         self._started, self._trial, self._measuring = started, None, False
         # Otherwise no step follows.
         ahead = may_run_ahead and any(sequence.remaining > 1 for sequence in sequences)

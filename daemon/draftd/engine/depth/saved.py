@@ -1,4 +1,4 @@
-"""What was learnt about a model pair on a machine, as a JSON document for the next process.
+"""Measurements of a model pair on a machine, as a JSON document for the next process.
 
 It has measured prices and acceptance counts, and the same for another daemon's target if this one drafted for it.
 Guesses are not saved, nor how far steps were off the prices, which depends on other work of the machine. The caller

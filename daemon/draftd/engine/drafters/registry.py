@@ -24,7 +24,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")  # used as a metric label, a setting
 
 
 class DrafterNeeds(enum.Enum):
-    """What a drafter requires."""
+    """The requirements of a drafter."""
 
     NOTHING = "nothing"
     MODEL = "a model of its own"
@@ -33,8 +33,8 @@ class DrafterNeeds(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DrafterParts:
-    """What a drafter is made of. `vocabulary`: the target's, which proposals come from. `model`: mlx-lm's model with
-    the drafter's own weights, None unless it needs one. `grammars`: compiles requests' grammars."""
+    """The parts of a drafter. `vocabulary`: the target's, which proposals come from. `model`: mlx-lm's model with the
+    drafter's own weights, None unless it needs one. `grammars`: compiles requests' grammars."""
 
     vocabulary: int
     prefix: PrefixCache | None = None

@@ -1,16 +1,17 @@
-"""Which way a text is best had from another daemon's target, and how many tokens to propose at a time: the most
-expected tokens a second, from what was measured of both machines and of what lies between them.
+"""Chooses how to decode a text on another daemon's target, and how many tokens to propose at a time: the most expected
+tokens per second, from measurements of both machines and of the network between them.
 
 A synchronous step of k drafted tokens takes the round trip R, the draft's k·t_d and the verifier's t_v, and is expected
-to give E tokens: it beats the remote's own streaming, t_AR a token, where R < E·t_AR - k·t_d - t_v. While a verdict is
-on its way the edge drafts on, so that after a step that is accepted whole, with the token after it guessed, the next
-one costs no more than max(t_v, (k+1)·t_d): the round trip is hidden.
+to give E tokens. It beats the remote's own streaming, at t_AR a token, if R < E·t_AR - k·t_d - t_v. While a verdict is
+on its way the edge keeps drafting, so after a fully accepted step whose bonus token was guessed right, the next step
+costs only max(t_v, (k+1)·t_d): the round trip is hidden.
 
-Where the verifier streams meanwhile, what is proposed must overtake it: so many tokens are had at its own pace after
-each one that was guessed wrong, and only what is right beyond these comes faster. That is never slower than streaming,
-but the target works all the time.
+If the verifier streams meanwhile, proposals must overtake it: after each wrong guess some tokens come at streaming
+speed, and only correct tokens beyond these come faster. That is never slower than streaming, but the target works all
+the time.
 
-What another daemon's target accepts is counted apart from what the local one does."""
+Acceptance by another daemon's target is counted separately from the local target's.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +30,23 @@ from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.engine.sequence import DecodeSequence
 from draftd.strategies import RemoteEstimate, RemoteMode
 
-WORTH = 1.05  # a way that promises less than this over streaming is not taken
-_ALIKE = 0.97  # of two ways so close the one that spends less of the target's time is taken
+WORTH = 1.05  # the least gain over streaming for which another mode is chosen
+_ALIKE = 0.97  # of two modes this close, the one that uses less of the target's time is chosen
 _RECENT = 0.1  # weight of the latest measurement
-_SLOPE = 0.15  # what each drafted token adds to a forward, in plain ones, where nothing was measured
-_DRAFT_SHARE = 0.15  # of a plain step, that a drafted token takes where that was not measured
-_GUESSED_SECONDS = 0.02  # of a plain step of the remote, where nothing is known
-_STREAK = 8  # tokens of a grant in a row, over which the pace of streaming is measured
-_STREAKS, _OLD = 4, 4096  # that tell it, for as many tokens that are proposed
+_SLOPE = 0.15  # what each drafted token adds to a forward, in plain forwards, if unmeasured
+_DRAFT_SHARE = 0.15  # of a plain step: the time of a drafted token, if unmeasured
+_GUESSED_SECONDS = 0.02  # seconds of a plain step of the remote, if unknown
+_STREAK = 8  # consecutive tokens of a grant over which streaming is measured
+_STREAKS, _OLD = 4, 4096  # measurements required; repeat after this many proposed tokens
 _CERTAIN = 0.995
-_MEASURED = 48  # tokens of an answer, over which the pace of streaming is measured where that is not known
+_MEASURED = 48  # tokens of an answer over which streaming is measured if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteTimes:
-    """Seconds. `plain`: of a streamed token, as fast as the verifier is by itself, with its own draft or without.
-    `verify`: of a step by how many tokens it drafts, from 0. `draft`: of a
-    drafted token. `queue`: that a step waits at the verifier. `load`: sequences there, over those decoded together."""
+    """Seconds of remote decoding. `plain`: per streamed token, by the verifier alone, with or without its own draft.
+    `verify`: of a step by drafted tokens from 0. `draft`: per drafted token. `queue`: a step's wait at the verifier.
+    `load`: sequences there, over those decoded together."""
 
     round_trip: float
     plain: float
@@ -58,8 +59,9 @@ class RemoteTimes:
 def estimate(
     times: RemoteTimes, expected: Sequence[float], in_flight: int, *, fixed_depth: bool = False
 ) -> RemoteEstimate:
-    """`expected`: tokens of a step by how many it drafts, 0 to the most (acceptance_rates.py). `in_flight`: steps on
-    their way at most. `fixed_depth`: every step drafts the most that it may, whether or not that pays."""
+    """Returns the best mode and depth. `expected`: a step's tokens by drafted tokens, from 0 (acceptance_rates.py).
+    `in_flight`: the most steps on their way. `fixed_depth`: every step drafts as much as it may, whether or not that
+    pays."""
     most = min(len(expected), len(times.verify)) - 1
     stream = 1 / times.plain
     depths = [most] if fixed_depth else range(1, most + 1)
@@ -76,69 +78,71 @@ def estimate(
         mode, depth = RemoteMode.OVERLAPPED, overlapped[1]
     else:
         return RemoteEstimate(RemoteMode.STREAM, 0, 0, rates, times.plain)
-    works = times.verify[depth] / expected[depth] if mode is RemoteMode.STEPS else 1 / overlapped[0]  # all the time
+    works = (
+        times.verify[depth] / expected[depth] if mode is RemoteMode.STEPS else 1 / overlapped[0]
+    )  # the target works all the time
     drafts = depth * times.draft / expected[depth]
     return RemoteEstimate(mode, depth, _ahead(times, depth, in_flight), rates, works, drafts)
 
 
 def break_even(times: RemoteTimes, expected: Sequence[float]) -> float | None:
-    """The R of the rule above, at the depth where it is longest: below 0 where drafts pay at no distance. None where
-    nothing may be drafted."""
+    """Returns the longest round trip R at which a depth pays by the rule above; negative if drafts pay at no distance,
+    None if nothing may be drafted."""
     most = min(len(expected), len(times.verify)) - 1
     pays = (expected[k] * times.plain - k * times.draft - times.verify[k] for k in range(1, most + 1))
     return max(pays, default=None)
 
 
 def _ahead(times: RemoteTimes, k: int, in_flight: int) -> int:
-    """Proposals on their way that hide a round trip: more would only make the verifier's steps deeper."""
+    """Returns how many proposals on their way hide a round trip: more would only make the verifier's steps deeper."""
     between = times.round_trip + (k + 1) * times.draft
     return min(in_flight, 1 + math.ceil(between / times.verify[k]))
 
 
 def _step_rate(times: RemoteTimes, expected: Sequence[float], k: int, in_flight: int) -> float:
-    """Tokens a second of steps of k tokens, with nothing streamed."""
+    """Returns tokens per second in steps of k tokens, without streaming."""
     whole = _right(expected, k) * _right(expected, 1) if in_flight > 1 else 0.0
     waited = times.round_trip + times.queue + times.verify[k] + k * times.draft + _behind(times, k, in_flight)
     return expected[k] / (whole * _hidden(times, k, in_flight) + (1 - whole) * waited)
 
 
 def _overlap_rate(times: RemoteTimes, expected: Sequence[float], k: int, in_flight: int) -> float:
-    """Tokens a second where the verifier streams until a proposal is ahead of it: after each token that was guessed
-    wrong that is `streamed` tokens later, and no gain where the next wrong one comes before."""
+    """Returns tokens per second if the verifier streams until proposals overtake it, which takes `streamed` tokens
+    after each wrong guess; no gain if the next wrong guess comes earlier."""
     if times.draft >= times.plain:
         return 1 / times.plain
     first = times.round_trip + k * times.draft + _behind(times, k, in_flight)
     overtaken = max(first, (times.round_trip + times.draft) / (1 - times.draft / times.plain)) + times.queue
     streamed = math.ceil(overtaken / times.plain)
     right = [_right(expected, i) for i in range(k + 1)]
-    block = min(right[k], _CERTAIN)  # each block of k goes on as likely as the first began
-    run = sum(right[:k]) / (1 - block)  # tokens from one wrong guess to the next
+    block = min(right[k], _CERTAIN)  # each block of k is as likely to be right as the first
+    run = sum(right[:k]) / (1 - block)  # mean tokens from one wrong guess to the next
     slow = sum(block ** (i // k) * right[i % k] for i in range(min(streamed, 1024)))
     ahead = min(_hidden(times, k, in_flight) / expected[k], times.plain)
     return run / (times.plain * slow + ahead * max(0.0, run - slow)) if run > slow else 1 / times.plain
 
 
 def _right(expected: Sequence[float], k: int) -> float:
-    """The chance that the first k drafted tokens are right."""
+    """Returns the probability that the first k drafted tokens are right."""
     return expected[k] - expected[k - 1] if k else 1.0
 
 
 def _hidden(times: RemoteTimes, k: int, in_flight: int) -> float:
-    """Seconds of a step whose proposal was there before it was its turn."""
+    """Returns seconds of a step whose proposal arrived before its turn."""
     return max(
         times.verify[k], (k + 1) * times.draft, (times.round_trip + times.verify[k]) / _ahead(times, k, in_flight)
     )
 
 
 def _behind(times: RemoteTimes, k: int, in_flight: int) -> float:
-    """Seconds that a verdict waits for a draft that is being made."""
+    """Returns seconds that a verdict waits for a draft in progress."""
     block = (k + 1) * times.draft
     return block / 2 if (_ahead(times, k, in_flight) - 1) * block > times.round_trip + times.verify[k] else 0.0
 
 
 @dataclass(slots=True)
 class _Mean:
-    """Exponentially weighted, and over all of the first few; 0 before there is one."""
+    """An exponentially weighted mean, starting as the plain mean of the first few values; 0 before any."""
 
     value: float = 0.0
     counted: int = 0
@@ -159,21 +163,21 @@ def _mean_values(means: Mapping[_K, _Mean]) -> tuple[tuple[_K, float], ...]:
 class RemoteCosts:
     """Measured costs of a verifier and of drafting for it. Engine thread only."""
 
-    step_seconds: float = 0.0  # as the verifier said of itself, 0 where it did not
+    step_seconds: float = 0.0  # as the verifier reported, 0 if it did not
     load: float = 0.0
     _forward: _Mean = field(default_factory=_Mean)  # seconds of a plain forward
-    _rest: _Mean = field(default_factory=_Mean)  # of a step, besides its forward
-    # Of a streamed token where the verifier drafts by itself, by the text's class, and of all texts.
+    _rest: _Mean = field(default_factory=_Mean)  # seconds of a step besides its forward
+    # Seconds per streamed token with the verifier's own drafts, by workload class, and for all texts (None).
     _drafted: dict[WorkloadClass | None, _Mean] = field(default_factory=dict)
-    _proposed: dict[WorkloadClass, int] = field(default_factory=dict)  # tokens, since that was measured
+    _proposed: dict[WorkloadClass, int] = field(default_factory=dict)  # tokens proposed since streaming was measured
     _wider: dict[int, _Mean] = field(default_factory=dict)  # by depth: seconds of its forward over those of a plain one
     _queue: _Mean = field(default_factory=_Mean)
     _round_trip: _Mean = field(default_factory=_Mean)
     draft: dict[DrafterName, _Mean] = field(default_factory=dict)
 
     def learnt(self, fingerprint: str, acceptance: Acceptance) -> RemoteLearnt:
-        """What does not depend on where the verifier is, nor on who else uses it."""
-        return RemoteLearnt.model_construct(  # without checks, which are for what is read
+        """Returns what depends neither on the network nor on the verifier's other users, for saving."""
+        return RemoteLearnt.model_construct(  # without validation, which is for loaded documents
             fingerprint=fingerprint,
             forward=self._plain_forward,
             rest=self._rest.value,
@@ -185,7 +189,7 @@ class RemoteCosts:
 
     @classmethod
     def from_saved(cls, learnt: RemoteLearnt, step_seconds: float) -> RemoteCosts:
-        """To go on with, where the verifier says that a plain step takes `step_seconds` now, 0 where it does not."""
+        """Returns saved costs, scaled to the verifier's present `step_seconds` of a plain step (0 if not reported)."""
         costs, slower = cls(step_seconds or learnt.forward), step_seconds / learnt.forward if step_seconds else 1.0
         costs._rest = _Mean(learnt.rest, 1)
         costs._wider = {depth: _Mean(ratio, _STREAKS) for depth, ratio in learnt.wider}
@@ -195,21 +199,21 @@ class RemoteCosts:
 
     @property
     def measured(self) -> bool:
-        """Whether the seconds of a plain forward are more than a guess."""
+        """Whether the seconds of a plain forward were measured or reported."""
         return bool(self._forward.value or self.step_seconds)
 
     @property
     def plain(self) -> float:
-        """Seconds of a streamed token for which nothing is drafted."""
+        """Seconds of a streamed token without drafts."""
         return self._plain_forward + self._rest.value
 
     def streaming(self, workload: WorkloadClass | None = None) -> float:
-        """Seconds of a streamed token of such a text."""
+        """Returns seconds per streamed token in such a text."""
         measured = self._drafted.get(workload) or self._drafted.get(None)
         return self.plain if measured is None else measured.value
 
     def streaming_unmeasured(self, workload: WorkloadClass) -> bool:
-        """Whether `streaming` is not known of such texts, or was measured long ago."""
+        """Whether `streaming` is unknown for such texts, or was measured long ago."""
         return workload not in self._drafted or self._drafted[workload].counted < _STREAKS
 
     @property
@@ -219,14 +223,15 @@ class RemoteCosts:
     def times(
         self, round_trip: float | None, kind: DrafterName, most: int, workload: WorkloadClass | None = None
     ) -> RemoteTimes:
-        """For up to `most` drafted tokens. `round_trip`: as the link measured it; None: as steps had it."""
+        """Returns the times for up to `most` drafted tokens. `round_trip`: as measured by the link; None: as measured
+        in steps."""
         between = self._round_trip.value if round_trip is None else round_trip
         verify = [self._plain_forward * ratio + self._rest.value for ratio in self._ratios(most)]
         draft = self.draft[kind].value if kind in self.draft else self.plain * _DRAFT_SHARE
         return RemoteTimes(between, self.streaming(workload), verify, draft, self._queue.value, self.load)
 
     def learn_verify(self, drafted: int, verify_seconds: float) -> None:
-        """One verdict's forward."""
+        """Learns the seconds of one verdict's forward."""
         if verify_seconds <= 0:
             return
         if not drafted:
@@ -236,9 +241,9 @@ class RemoteCosts:
         self._wider.setdefault(min(drafted, DEEPEST), _Mean()).add(ratio)
 
     def learn_streaming(self, workload: WorkloadClass, tokens: int, seconds: float, *, drafted: bool) -> bool:
-        """So many tokens of a grant came in a row; whether that is enough to tell the pace. `drafted`: the verifier's
-        own drafter was in it."""
-        if tokens < _STREAK or seconds <= 0:  # all of them were received at once
+        """Learns from consecutive tokens of a grant. Returns whether they were enough to measure the speed. `drafted`:
+        the verifier's own drafter took part."""
+        if tokens < _STREAK or seconds <= 0:  # all tokens were received at once
             return False
         if not drafted:
             self._rest.add(max(0.0, seconds / tokens - self._plain_forward))
@@ -248,15 +253,15 @@ class RemoteCosts:
         return True
 
     def count_proposed(self, workload: WorkloadClass, tokens: int) -> None:
-        """So many were decided by what was proposed."""
+        """Counts tokens that were decided by proposals."""
         total = self._proposed.get(workload, 0) + tokens
         self._proposed[workload] = total
         if total >= _OLD and workload in self._drafted:
             self._drafted[workload].counted, self._proposed[workload] = 0, 0
 
     def learn_round_trip(self, seconds: float, queue_seconds: float) -> None:
-        """The round trip of a step that found its sequence at rest, without what the verifier took, and how long it
-        waited there for others."""
+        """Learns the round trip of a step that found its sequence idle, without the verifier's own time, and its wait
+        in the verifier's queue."""
         self._round_trip.add(max(0.0, seconds))
         self._queue.add(queue_seconds)
 
@@ -264,8 +269,8 @@ class RemoteCosts:
         self.draft.setdefault(kind, _Mean()).add(seconds / tokens)
 
     def _ratios(self, most: int) -> list[float]:
-        """Of a forward with 0 to `most` drafted tokens, over a plain one. Between measured depths it is interpolated;
-        none costs less than one before it."""
+        """Returns the cost of a forward with 0 to `most` drafted tokens over a plain one, interpolated between measured
+        depths and never decreasing."""
         points = {0: 1.0} | {depth: mean.value for depth, mean in self._wider.items()}
         deepest = max(points)
         ratios = (interpolate(points, depth) + _SLOPE * max(0, depth - deepest) for depth in range(most + 1))
@@ -281,17 +286,17 @@ class DraftOutcome(NamedTuple):
 
 
 class RemoteControl:
-    """How the sequences of another daemon's target are decoded, by what was learnt of that daemon, and of drafting for
-    it. Engine thread only."""
+    """Chooses how sequences of another daemon's target are decoded, from what was learnt of that daemon and of drafting
+    for it. Engine thread only."""
 
     def __init__(self, limits: RemoteLimits) -> None:
         self._limits = limits
-        self.fingerprint = ""  # of the verifier's model
+        self.fingerprint = ""  # fingerprint of the verifier's model
         self.costs, self.acceptance = RemoteCosts(), Acceptance()
-        self.recalled: RemoteLearnt | None = None  # what an earlier run learnt of a verifier
+        self.recalled: RemoteLearnt | None = None  # learnt from a verifier by an earlier process
 
     def follow(self, model: RemoteModel) -> None:
-        """What the verifier serves now; of a model that is not the one before nothing is known."""
+        """Notes the verifier's present model; a different one resets what was learnt."""
         if model.fingerprint == self.fingerprint:
             return
         self.fingerprint, saved = model.fingerprint, self.recalled
@@ -300,11 +305,12 @@ class RemoteControl:
             self.costs, self.acceptance = RemoteCosts.from_saved(saved, model.step_seconds), saved.rates()
 
     def learnt(self) -> RemoteLearnt | None:
-        """To be saved: of the verifier that decoded last."""
+        """Returns what was learnt of the verifier that decoded last, for saving."""
         return self.costs.learnt(self.fingerprint, self.acceptance) if self.costs.measured else self.recalled
 
     def decide(self, sequence: DecodeSequence, kinds: Sequence[DrafterName], state: LinkState) -> RemoteEstimate | None:
-        """With the drafter, of those that know its text, that promises most; None where none can draft."""
+        """Returns the best estimate over those of `kinds`, the drafters that have taken the text in; None if none can
+        draft."""
         most = 0 if state.model is None else min(sequence.most, self._most(state.model))
         fixed = sequence.plan.depth_mode is DepthMode.FIXED
         estimates = []
@@ -315,8 +321,8 @@ class RemoteControl:
         return max(estimates, key=lambda option: option.rate, default=None)
 
     def streams_first(self, sequence: DecodeSequence, state: LinkState) -> bool:
-        """Whether it is to stream for a while, to see how fast that is: the verifier drafts by itself, and it is not
-        known, or was not for long, what that gives such texts."""
+        """Whether the sequence should stream for a while to measure that: the verifier drafts by itself, and the speed
+        for such texts is unknown or outdated."""
         model, free = state.model, sequence.plan.depth_mode is DepthMode.AUTOMATIC
         drafts = model is not None and model.drafts and free
         return drafts and sequence.emitted < _MEASURED and self.costs.streaming_unmeasured(sequence.request.workload)
@@ -324,9 +330,9 @@ class RemoteControl:
     def estimates(
         self, state: LinkState, kind: DrafterName
     ) -> tuple[dict[WorkloadClass, RemoteEstimate], float | None]:
-        """What a greedy text of each class may expect with this drafter and without, from the hello of a verifier on
-        that says what its steps take, or else from its first steps; and the round trip below which this drafter's
-        steps, one at a time, beat streaming, None before it drafted for this verifier."""
+        """Returns the estimate for a greedy text of each class with this drafter, and the round trip below which single
+        steps of this drafter beat streaming (None before it drafted for this verifier). Known from the verifier's hello
+        if that has step times, else from its first steps."""
         if state.model is not None:
             self.follow(state.model)
         if state.model is None or not self.costs.measured:

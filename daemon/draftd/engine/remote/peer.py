@@ -1,4 +1,4 @@
-"""A sequence that another daemon drafts for and this one verifies: what was proposed for it, and what is told of it."""
+"""The verifier's side of a sequence that another daemon (the peer) drafts for: proposals in, verdicts out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from draftd.core import StepFigures
 from draftd.engine.guess import Guess
 from draftd.engine.remote.verifier_link import Proposal, SequenceOpened, Verdict
 
-_MOST_GUESSED = 256  # tokens: 16 steps of 16 may be on their way
-_RECENT = 0.25  # weight of the latest in how long it takes from a verdict to the next step
+_MOST_GUESSED = 256  # tokens: enough for 16 steps of 16 on their way
+_RECENT = 0.25  # weight of the latest delay between a verdict and the next step
 
 
 class PeerSequence:
-    """A `Proposals`. It has a copy of the text, so that a step is judged as it comes, on any thread."""
+    """The `Proposals` of a peer. It has a copy of the text, so a step is checked on arrival, on any thread."""
 
     def __init__(
         self,
@@ -30,29 +30,29 @@ class PeerSequence:
         deepest: int = _MOST_GUESSED,
         readable: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`sequence`: what the peer calls it; `tokens`: its text as it was opened. `tell` is called on the engine
-        thread, once for each step of the target: must neither block nor raise. `wake`: where a step was taken and there
-        is something to do, on the thread that offered it. `deepest`: the most tokens of the guess that a step takes.
-        `readable`: whether the peer reads what it is told; while it does not, nothing is due."""
+        """`sequence`: the peer's number for it; `tokens`: its text when opened. `tell`: called on the engine thread for
+        each step of the target; must neither block nor raise. `wake`: called on the offering thread when an accepted
+        step gives the engine work. `deepest`: the most guessed tokens in a step. `readable`: whether the peer reads its
+        messages; nothing is due while it does not."""
         self._sequence, self._tell, self._wake, self._clock = sequence, tell, wake, clock
         self._deepest, self._readable = deepest, readable
         self._lock = threading.Lock()
         self._guess = Guess(list(tokens))
         self.granted = 0  # tokens that may be decoded without a proposal
-        self._last: Proposal | None = None  # that was taken since the last verdict
+        self._last: Proposal | None = None  # the last step since the last verdict
         self._ended = False
-        self._arrived = deque[tuple[int, float]]()  # steps in hand: where in the text they end, and when they came
-        self._drafting = 0  # tokens of the guess that are in the forward under way
-        self._queued = 0.0  # seconds that the oldest step of these waited for it
-        self._told_at: float | None = None  # the last verdict, where no step has come since
-        self._answers = 0.0  # seconds from a verdict to the next step, of late
-        self.stale = 0  # steps that disagreed with the text
-        self.wasted = 0  # tokens of a guess that were dropped unverified
+        self._arrived = deque[tuple[int, float]]()  # pending steps: their end in the text, and their arrival
+        self._drafting = 0  # guessed tokens in the running forward
+        self._queued = 0.0  # seconds that the oldest of these steps waited
+        self._told_at: float | None = None  # time of the last verdict, if no step has come since
+        self._answers = 0.0  # recent seconds from a verdict to the next step
+        self.stale = 0  # steps that contradicted the text
+        self.wasted = 0  # guessed tokens that were dropped unverified
 
     # any thread
 
     def offer(self, step: Proposal) -> bool:
-        """Takes a step, whose ids must be of the vocabulary; False where it is stale."""
+        """Takes a step, whose token ids must be valid. Returns False if it is stale."""
         with self._lock:
             taken = self._take(step)
             self.stale += not taken
@@ -78,7 +78,7 @@ class PeerSequence:
         return math.inf if self._told_at is None else self._told_at + self._answers
 
     def guess(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """What is given is in the forward that begins now."""
+        """Returns the guessed tokens for the forward that starts now."""
         with self._lock:
             assert len(tokens) == self._guess.decided, "the engine has told of all its steps"
             pending = self._guess.pending[: min(most, self._deepest)]
@@ -108,8 +108,7 @@ class PeerSequence:
     # under the lock
 
     def _take(self, step: Proposal) -> bool:
-        """Whether it agrees with the text. Where it says no more than was known, as when it comes twice, nothing
-        changes."""
+        """Takes a step if it agrees with the text, and returns whether it does. A repeated step changes nothing."""
         if step == self._last:
             return not self._ended
         before = len(self._guess)

@@ -1,10 +1,11 @@
-"""Sequences that a target on another daemon decodes, beside those of the local one: what was received is applied, and
-what is due is drafted and sent, once in each turn of the engine's loop. None of them waits for another.
+"""Decodes sequences on another daemon's target (the verifier), beside local ones. In each turn of the engine's loop it
+applies received messages, and drafts and sends what is due. No sequence waits for another.
 
-A sequence begins as a stream: the verifier decodes by itself, as a grant allows it. Once a drafter has taken its text
-in, and where that pays (mode_control.py), tokens are proposed; while a verdict is on its way drafting goes on from the
-guess. Where the verifier cannot be had any more, or says what cannot be true, a sequence goes on locally from its last
-token, or ends with a delay until a retry."""
+A sequence starts as a stream: the verifier decodes alone, within a grant of tokens. Once a drafter has taken the text
+in, and if it pays (mode_control.py), tokens are proposed, and drafting continues from the guess while a verdict is on
+its way. If the verifier becomes unreachable or says something impossible, the sequence continues locally from its last
+token, or ends with a delay until a retry.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +47,9 @@ from draftd.strategies import RemoteCounts, RemoteMode, Verifier
 _log = logging.getLogger(__name__)
 
 _LEAST_GRANT, _PARKED_GRANT, _MOST_GRANT = 32, 256, 4096  # tokens
-_GRANT_ROUND_TRIPS = 4  # that a grant lasts at least
-_DECIDE = 4  # verdicts, after which it is decided anew how a sequence is decoded
-_RETRY_SECONDS = 1.0  # where the link does not know better
+_GRANT_ROUND_TRIPS = 4  # round trips that a grant lasts at least
+_DECIDE = 4  # verdicts after which a sequence's mode is chosen again
+_RETRY_SECONDS = 1.0  # if the link has no better estimate
 _SEED_BITS = 63
 
 
@@ -66,8 +67,8 @@ class RemoteDecoder:
         limits: RemoteLimits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`move` takes a sequence that the verifier decodes no more, with the reason, and seconds until a retry may
-        help. `context_length` of this daemon's model."""
+        """`move` takes a sequence that the verifier no longer decodes, the reason, and the seconds until a retry may
+        help. `context_length`: this daemon's model's."""
         self._link, self._drafts, self._delivery, self._move = link, drafts, delivery, move
         self._context_length, self._limits = context_length, limits
         self._clock, self._dice = clock, random.SystemRandom()
@@ -83,7 +84,7 @@ class RemoteDecoder:
 
     @property
     def context_length(self) -> int:
-        """Tokens of a text that the verifier decodes; of this daemon's own before it was reached."""
+        """The verifier's context length in tokens; this daemon's until the verifier was reached."""
         model = self._link.state.model
         return self._context_length if model is None else model.context_length
 
@@ -105,7 +106,9 @@ class RemoteDecoder:
         return max(0.0, min(times, default=math.inf) - self._clock())
 
     def add(self, sequence: DecodeSequence) -> None:
-        if not sequence.sampling.deterministic:  # whoever drafts, and wherever it goes on, the text is one and the same
+        if (
+            not sequence.sampling.deterministic
+        ):  # a deterministic text is the same whoever drafts and wherever it continues
             sequence.sampling = replace(sequence.sampling, seed=self._dice.getrandbits(_SEED_BITS))
         if self._drafts.may_use_target(sequence):
             sequence.plan = replace(sequence.plan, alternatives=sequence.plan.alternatives | {TARGET})
@@ -161,7 +164,7 @@ class RemoteDecoder:
         self._decide(text)
 
     def _send_open(self, text: RemoteSequence) -> None:
-        """Opens it over the present connection, with all of its text."""
+        """Opens the sequence over the present connection, with its whole text."""
         sequence, request = text.sequence, text.sequence.request
         text.reopen(self._session.prefill_deadline(text.known, self._clock()))
         options = SequenceOptions(
@@ -188,7 +191,7 @@ class RemoteDecoder:
         self._session.send(step)
         text.expect(self._session.deadline(self._clock()))
 
-    # what is received
+    # received messages
 
     def _take(self, message: FromLink, now: float) -> None:
         if isinstance(message, LinkConnected | LinkLost):
@@ -204,7 +207,7 @@ class RemoteDecoder:
             self._opened_there(text, message)
 
     def _handle_connection(self, message: LinkConnected | LinkLost) -> None:
-        """Opens all anew over another connection, or gives all up."""
+        """Opens all sequences again over a new connection, or gives them all up."""
         if isinstance(message, LinkConnected):
             self._session.use_connection(message.connection)
         else:
@@ -223,7 +226,7 @@ class RemoteDecoder:
 
     def _handle_close(self, text: RemoteSequence | None, message: SequenceClosed) -> None:
         if text is not None and text.finished:
-            text.finished = False  # it has said so, and confirms the `CloseSequence` besides
+            text.finished = False  # it has said so, and will also confirm the `CloseSequence`
         elif text is not None and text.sequence.finish is None:
             self._go_on(text, message.error or "the verifier closed it", message.retry_after)
         else:
@@ -280,7 +283,8 @@ class RemoteDecoder:
     def _learn(
         self, text: RemoteSequence, verdict: Verdict, judged: Sequence[DraftOutcome], waited: float | None, now: float
     ) -> float | None:
-        """Accepted tokens that would have made a drafted step just as fast as streaming, None where not known."""
+        """Learns from a verdict. Returns how many accepted tokens would have made a drafted step as fast as streaming;
+        None if unknown."""
         costs, sequence = self.control.costs, text.sequence
         workload = sequence.request.workload
         costs.load = verdict.load
@@ -302,10 +306,10 @@ class RemoteDecoder:
             return None
         return max(0.0, (now - text.last_verdict) / costs.streaming(workload) - 1)
 
-    # which way
+    # choice of the mode
 
     def _decide(self, text: RemoteSequence) -> None:
-        """How it is decoded from here on."""
+        """Chooses how the text is decoded from now on."""
         text.decided, sequence = 0, text.sequence
         best = self.control.decide(sequence, self._drafts.knowing(sequence), self._link.state)
         text.parked = best is not None or not sequence.speculates
@@ -315,16 +319,16 @@ class RemoteDecoder:
         text.depth, text.ahead = (0, 0) if best is None else (best.depth, best.ahead)
 
     def estimate(self) -> None:
-        """Tells what texts may expect of the verifier now."""
+        """Updates the estimates of what texts may expect of the verifier."""
         state, in_flight = self._link.state, sum(text.in_flight for text in self._texts.values())
         kind = self._drafts.likeliest
         estimates, pays = self.control.estimates(state, kind)
         self.status = replace(self.status, estimates=estimates, in_flight=in_flight, break_even=pays)
 
-    # what is due
+    # drafts and grants
 
     def _draft(self, busy: bool) -> bool:
-        """Sends what is drafted, and grants what is needed; whether drafting took time."""
+        """Sends due drafts and grants. Returns whether drafting took time."""
         texts, model = self._texts.values(), self._link.state.model
         self._drafts.hold_target(texts)
         proposals, worked = self._drafts.draft(texts, 0 if model is None else model.vocab_size)
@@ -341,15 +345,15 @@ class RemoteDecoder:
         return worked
 
     def _run(self, text: RemoteSequence) -> int:
-        """Tokens of a grant: many where nothing will be proposed for a while, so that the verifier's own drafter knows
-        that taking the text in may pay."""
+        """Returns the tokens of a grant: many if no proposal will follow for a while, so the verifier's own drafter
+        knows that taking in the text may pay."""
         pace = self.control.costs.streaming(text.sequence.request.workload)
         lasts = (self._link.state.round_trip or 0.0) * _GRANT_ROUND_TRIPS / pace
         least = _PARKED_GRANT if text.parked and text.mode is RemoteMode.STREAM else _LEAST_GRANT
         return min(max(least, math.ceil(lasts)), _MOST_GRANT)
 
     def _renew(self, text: RemoteSequence) -> None:
-        """Grants more before a grant is used up, and where nothing else would come."""
+        """Grants more before a grant is used up, if nothing else is due."""
         if text.sequence.finish is not None or text.guess:
             return
         run = self._run(text)
@@ -357,10 +361,10 @@ class RemoteDecoder:
         if low:
             self._send_step(text, text.allow(run))
 
-    # leaving
+    # end of a sequence
 
     def _leave(self, text: RemoteSequence) -> None:
-        """The verifier hears how much of its text was used."""
+        """Closes the text at the verifier, reporting how much of it was used."""
         end, finished = text.end, text.finished
         text.leave()
         if self._texts.pop(text.number, None) is not None:
@@ -368,12 +372,12 @@ class RemoteDecoder:
         self._drafts.leave(text.sequence)
 
     def _sum(self, counts: RemoteCounts) -> None:
-        """Tells of a sequence that has left."""
+        """Adds the counts of a sequence that has left."""
         counts = self.status.counts.combine(counts, add)
         self.status = replace(self.status, counts=counts, open_sequences=len(self._texts))
 
     def _go_on(self, text: RemoteSequence, why: str, retry_after: float | None) -> None:
-        """The verifier does not decode it any more."""
+        """Moves on a text that the verifier no longer decodes."""
         self._leave(text)
         delay = retry_after if retry_after is not None else self._link.state.retry_after
         self._move(text.sequence, why, _RETRY_SECONDS if delay is None else delay)

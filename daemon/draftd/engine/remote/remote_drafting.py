@@ -1,5 +1,5 @@
-"""Drafts for the sequences of another daemon's target: for whom, how much, by which drafter. Several that draft in the
-same turn share the draft's forwards."""
+"""Drafts for sequences of another daemon's target: for which, how much, and by which drafter. Texts drafted in the same
+turn share the draft model's forwards."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from draftd.strategies import RemoteMode
 
 _WEIGHTLESS = (PROMPT_LOOKUP, GRAMMAR)
 _MODELS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, TARGET)
-_TRIAL, _TRIAL_EVERY = 4, 32  # tokens that are drafted and not sent where none pay, and how often
-_SLICE = 64  # tokens of a text that a drafter takes in at a time, while local sequences run
+_TRIAL, _TRIAL_EVERY = 4, 32  # tokens drafted without sending when drafts do not pay; how often, in tokens
+_SLICE = 64  # tokens that a drafter takes in at a time while local sequences run
 
-_Proposal = tuple[RemoteSequence, DrafterName, list[int]]  # the tokens that are to be sent for a text
+_Proposal = tuple[RemoteSequence, DrafterName, list[int]]  # a text, its drafter, and the tokens to send
 
 
 class RemoteDrafting:
-    """Engine thread only."""
+    """The drafting side of remote decoding. Engine thread only."""
 
     def __init__(
         self,
@@ -36,31 +36,32 @@ class RemoteDrafting:
         clock: Callable[[], float] = time.monotonic,
         headroom: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`chunk`: tokens that a drafter takes in at a time. `own`: a drafter by the local target, None while that is
-        not loaded. `headroom`: as in `Limits`; without any, no more texts are taken in."""
+        """`chunk`: tokens that a drafter takes in at a time. `own`: a drafter that uses the local target, None while
+        that is not loaded. `headroom`: as in `Limits`; without any, no more texts are taken in."""
         self._drafting, self._limits, self._chunk, self._own = drafting, limits, chunk, own
         self._clock, self._headroom, self.control = clock, headroom, RemoteControl(limits)
         self._sampling = LatestSampling()
 
     @property
     def likeliest(self) -> DrafterName:
-        """Who would draft for a text now."""
+        """Returns the drafter that would draft for a text now."""
         return next((kind for kind in _MODELS if kind in self._drafting.drafters), PROMPT_LOOKUP)
 
     def may_use_target(self, sequence: DecodeSequence) -> bool:
-        """Whether the local target drafts for it, where that pays: there is no draft model, and its depth is free."""
+        """Whether the local target may draft for the sequence if that pays: there is no draft model, and the depth is
+        automatic."""
         plan = sequence.plan
         free = plan.depth_mode is DepthMode.AUTOMATIC and plan.drafter in _WEIGHTLESS and sequence.speculates
         return free and not {DRAFT_MODEL, LIGHT_DRAFT_MODEL} & self._drafting.drafters.keys()
 
     def knowing(self, sequence: DecodeSequence) -> list[DrafterName]:
-        """Drafters of its plan that have taken its text in."""
+        """Returns the drafters of the sequence's plan that have taken its text in."""
         drafters = self._drafting.drafters
         kinds = self._kinds(sequence) if sequence.speculates else ()
         return [kind for kind in kinds if drafters[kind].behind(sequence) is not None]
 
     def hold_target(self, texts: Collection[RemoteSequence]) -> None:
-        """The local target is a drafter while a text may be drafted for by it."""
+        """Keeps the local target as a drafter while one of the texts may use it."""
         drafters = self._drafting.drafters
         if TARGET in drafters:
             if not texts:
@@ -74,7 +75,7 @@ class RemoteDrafting:
     # taking texts in
 
     def behind(self, texts: Collection[RemoteSequence]) -> tuple[RemoteSequence, DrafterName] | None:
-        """One whose drafter does not know its text, where there is memory for it."""
+        """Returns a text and a drafter that has not taken it in, if there is memory for that."""
         for text in texts:
             sequence = text.sequence
             for kind in self._kinds(sequence) if sequence.speculates else ():
@@ -84,7 +85,7 @@ class RemoteDrafting:
         return None
 
     def take_in(self, text: RemoteSequence, kind: DrafterName, busy: bool) -> bool:
-        """A slice of a text, for its drafter, a short one where local sequences are `busy`; whether that was the
+        """Takes in a slice of a text, a short one while local sequences are `busy`. Returns whether that was the
         last."""
         try:
             with text.guess.aside():
@@ -97,11 +98,11 @@ class RemoteDrafting:
     # drafting
 
     def due(self, text: RemoteSequence) -> SequenceDraft | None:
-        """What is to be drafted for it now."""
+        """Returns the draft that is due for the text now, or None."""
         sequence = text.sequence
         if sequence.finish is not None or not sequence.speculates or text.empty_at == len(sequence.tokens):
             return None
-        most = text.depth + (sequence.guesses > 0)  # and the token that the verifier adds
+        most = text.depth + (sequence.guesses > 0)  # the guess includes the token that the verifier adds
         if text.mode is RemoteMode.STREAM:
             if text.trial is not None or sequence.guesses or not sequence.emitted or sequence.emitted < text.try_at:
                 return None
@@ -118,8 +119,8 @@ class RemoteDrafting:
         return None if best is None else best[1]
 
     def draft(self, texts: Collection[RemoteSequence], vocabulary: int) -> tuple[list[_Proposal], bool]:
-        """For all that it is due for; and whether that took time. Of texts that stream the drafts are kept, to see how
-        they fare. Proposals end before the first token that is not of the verifier's `vocabulary`."""
+        """Drafts for all due texts. Returns the proposals, and whether drafting took time. Drafts for streaming texts
+        are kept as trials instead. Proposals end before the first token outside the verifier's `vocabulary`."""
         due = [(text, wanted) for text in texts if (wanted := self.due(text)) is not None]
         if not due:
             return [], False
@@ -148,5 +149,5 @@ class RemoteDrafting:
         return proposals, True
 
     def _kinds(self, sequence: DecodeSequence) -> list[DrafterName]:
-        """Drafters of its plan that are there."""
+        """Returns the available drafters of the sequence's plan."""
         return sorted(sequence.drafters & self._drafting.drafters.keys())

@@ -1,7 +1,8 @@
-"""One sequence that a target on another daemon decodes: its text and the guess behind it, what was proposed and is on
-its way, and what may come without a proposal.
+"""The edge's side of one sequence decoded by another daemon's target: its text, the guess after it, proposals on their
+way, and tokens granted without a proposal.
 
-A sequence's tokens are its text and behind it the guess, so that drafters go on from there."""
+The sequence's tokens are the text followed by the guess, so drafters continue from the guess.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from draftd.strategies import RemoteCounts, RemoteMode
 
 @dataclass(slots=True)
 class _Draft:
-    """Tokens that a drafter proposed, from `start` in the text on."""
+    """Tokens that a drafter proposed, from position `start` of the text."""
 
     kind: DrafterName
     start: int
@@ -29,22 +30,22 @@ class _Draft:
 
 @dataclass(slots=True)
 class _Sent:
-    """A proposal on its way. `grant`: what may have been decoded without a draft by the time that its grant is used
+    """A proposal on its way. `grant`: tokens that may have been decoded without a draft by the time its grant is used
     up."""
 
     draft: _Draft
     at: float
     grant: int
-    alone: bool  # nothing else was owed when it was sent
-    timed: bool = False  # its round trip was counted
+    alone: bool  # no other verdict was owed when it was sent
+    timed: bool = False  # whether its round trip was counted
 
 
 @dataclass(slots=True, eq=False)
 class RemoteSequence:
-    """`number`: what the verifier calls it. `mode`, `depth` and `ahead`: how it is decoded now, as in `RemoteEstimate`;
-    `decided`: verdicts since that was decided. `parked`: nothing is proposed for now, whatever the drafters know. Of
-    the connection: `opened`, the verifier has said so; `answered`, with a verdict since. `due`: when the verifier must
-    have said something, and `prefilled_by`, its first verdict."""
+    """`number`: the edge's number for it. `mode`, `depth`, `ahead`: how it is decoded now, as in `RemoteEstimate`;
+    `decided`: verdicts since that was chosen. `parked`: nothing is proposed for now, even if drafters know the text. On
+    this connection: `opened` by the verifier, `answered` by a verdict since. `due`: deadline of the verifier's next
+    message; `prefilled_by`: of its first verdict."""
 
     number: int
     sequence: DecodeSequence
@@ -56,34 +57,36 @@ class RemoteSequence:
     parked: bool = False
     opened: bool = False
     answered: bool = False
-    finished: bool = False  # a verdict has ended its text
+    finished: bool = False  # whether a verdict has ended its text
     prefilled_by: float = 0.0
     due: float | None = None
     draft_forwards: int = 0  # since the last verdict
-    draft_seconds: float = 0.0  # likewise
-    try_at: int = 0  # tokens of its answer, from which on a draft is tried where none is sent
-    empty_at: int = -1  # length of text and guess, after which nothing was to be proposed
-    streak: tuple[int, int, float] | None = None  # tokens of a grant in a row, drafted by the verifier; since when
+    draft_seconds: float = 0.0  # since the last verdict
+    try_at: int = 0  # answer length from which an unsent draft is tried
+    empty_at: int = -1  # length of text and guess at which drafters had nothing to propose
+    streak: tuple[int, int, float] | None = (
+        None  # consecutive tokens of a grant, those drafted by the verifier, and the start time
+    )
     last_verdict: float | None = None
-    trip: float | None = None  # round trip that the latest verdict ended, the verifier's own time left out
+    trip: float | None = None  # round trip ended by the latest verdict, without the verifier's own time
     guess: Guess = field(init=False)
     _sent: deque[_Sent] = field(default_factory=deque)
-    trial: _Draft | None = None  # that was not sent, to see how it fares
-    _proposed: dict[int, set[int]] = field(default_factory=dict)  # by place in the text: all that was ever sent
-    _undrafted: int = 0  # tokens that were decided without a draft
-    _granted: int = 0  # of these, as many as may come: what is certain of it
+    trial: _Draft | None = None  # a draft kept unsent, to measure its acceptance
+    _proposed: dict[int, set[int]] = field(default_factory=dict)  # by position in the text: all tokens ever proposed
+    _undrafted: int = 0  # tokens decided without a draft
+    _granted: int = 0  # the value of `_undrafted` up to which tokens may come without a proposal
 
     def __post_init__(self) -> None:
         self.guess = self.sequence.guess = Guess(self.sequence.tokens)
 
     @property
     def known(self) -> int:
-        """Tokens of its text."""
+        """Tokens of the text."""
         return self.guess.decided
 
     @property
     def end(self) -> int:
-        """Tokens of its text at most."""
+        """The most tokens that the text may have."""
         return len(self.sequence.request.prompt) + self.sequence.max_tokens
 
     @property
@@ -93,7 +96,7 @@ class RemoteSequence:
 
     @property
     def grant(self) -> int:
-        """Tokens that certainly may still come without a proposal."""
+        """Tokens that may certainly still come without a proposal."""
         return self._granted - self._undrafted
 
     @property
@@ -101,17 +104,17 @@ class RemoteSequence:
         """Whether a verdict will come."""
         return bool(self.guess) or self.grant > 0
 
-    # what is sent
+    # sending
 
     def propose(self, kind: DrafterName, tokens: Sequence[int], run: int, now: float) -> Proposal:
-        """The guess goes on with these; the grant is replaced by `run`."""
+        """Extends the guess by these tokens, replaces the grant by `run`, and returns the proposal to send."""
         start, last = len(self.guess.tokens), self.guess.tokens[-1]
         for place, token in enumerate(tokens, start):
             self._proposed.setdefault(place, set()).add(token)
         draft = _Draft(kind, start, list(tokens))
         self._sent.append(_Sent(draft, now, self._undrafted + run, alone=not self.owed))
         self.guess.propose(start, last, tokens)
-        if not run:  # the grants before it are withdrawn
+        if not run:  # withdraws earlier grants
             self._granted = self._undrafted
             for sent in self._sent:
                 sent.grant = self._undrafted
@@ -120,21 +123,20 @@ class RemoteSequence:
         return Proposal(self.number, start, last, tuple(tokens), run)
 
     def allow(self, run: int) -> Proposal:
-        """Nothing is proposed, and there is no guess: so many may come without. What continues a text that is known is
-        never stale."""
+        """Returns a proposal of no tokens that grants `run` tokens. Without a guess it is never stale."""
         assert not self.guess, "a step without a proposal would end the guess"
         self._granted = self._undrafted + run
         self.counts.steps += 1
         return Proposal(self.number, self.known, self.sequence.tokens[-1], (), run)
 
     def keep_trial(self, kind: DrafterName, tokens: Sequence[int]) -> None:
-        """Drafted to see how well that fares, and not sent."""
+        """Keeps a draft unsent, to measure its acceptance."""
         self.trial = _Draft(kind, self.known, list(tokens))
 
-    # what comes
+    # receiving
 
     def implausible(self, verdict: Verdict, vocabulary: int) -> str:
-        """Why a verdict cannot be true; empty where it can."""
+        """Returns why a verdict cannot be true; empty if it can."""
         tokens, accepted, drafted, own = verdict.tokens, verdict.accepted, verdict.drafted, verdict.own_drafted
         if verdict.known != self.known:
             return f"a verdict goes on from token {verdict.known} of a text of {self.known}"
@@ -157,8 +159,8 @@ class RemoteSequence:
         return ""
 
     def take(self, verdict: Verdict, now: float) -> tuple[list[DraftOutcome], float | None]:
-        """Goes on with a verdict. Returns what became of the drafts, and the round trip of a step that nothing
-        was owed beside."""
+        """Applies a verdict. Returns the outcomes of drafts, and the round trip of a step sent when nothing else was
+        owed."""
         tokens, counts, guessed = verdict.tokens, self.counts, len(self.guess)
         agreed = self.guess.decide(tokens)
         wrong = agreed < min(len(tokens), guessed)
@@ -168,7 +170,7 @@ class RemoteSequence:
         if not verdict.drafted:
             self._undrafted += len(tokens)
         elif self._sent:
-            self._granted = max(self._granted, self._sent[0].grant)  # it was taken
+            self._granted = max(self._granted, self._sent[0].grant)  # its grant counts from now on
         judged = list(self._draft_outcomes())
         if wrong:
             counts.wasted += max(0, guessed - verdict.drafted)
@@ -183,7 +185,7 @@ class RemoteSequence:
         return judged, waited
 
     def void(self) -> None:
-        """What was sent is of no use any more."""
+        """Drops everything that was sent."""
         self.counts.wasted += self.guess.cut()
         self.trial, self.empty_at, self.streak = None, -1, None
         self._sent.clear()
@@ -191,30 +193,30 @@ class RemoteSequence:
         self._granted = self._undrafted
 
     def leave(self) -> None:
-        """Ends its part at the verifier. What a verdict has beyond the end of its text is dropped."""
+        """Ends the sequence's part at the verifier, and drops tokens beyond the end of its text."""
         self.void()
         sequence, self.sequence.guess = self.sequence, None
         self.guess.decided = len(sequence.request.prompt) + sequence.emitted
         del sequence.tokens[self.guess.decided :]
 
-    # when
+    # deadlines and times
 
     def reopen(self, by: float) -> None:
-        """Begins over another connection, where the first verdict must come `by` then."""
+        """Starts again on another connection, where the first verdict must come before `by`."""
         self.counts.reopened += self.opened
         self.void()
         self.opened = self.answered = False
         self.due = self.prefilled_by = by
 
     def expect(self, deadline: float) -> None:
-        """Awaits the verdict of a step that was sent, until the `deadline` where none was due."""
+        """Expects the verdict of a step that was sent, before `deadline` if none was due already."""
         if not self.owed:
             self.due = None if self.opened else self.prefilled_by
         elif self.due is None:
             self.due = deadline if self.answered else max(deadline, self.prefilled_by)
 
     def _measure_trip(self, verdict: Verdict, now: float) -> float | None:
-        """Counts the round trip of the oldest proposal on its way, of which this is the first verdict."""
+        """Counts the round trip of the oldest unmeasured proposal, if this is its first verdict."""
         if not self._sent or self._sent[0].timed:
             return None
         self._sent[0].timed = True
@@ -225,10 +227,10 @@ class RemoteSequence:
         return seconds if self._sent[0].alone else None
 
     def _draft_outcomes(self) -> Iterator[DraftOutcome]:
-        """The drafts of which the text tells what became of them; the grant of one that was right counts."""
+        """Yields drafts whose outcome the text now decides; a correct draft's grant then counts."""
         while self._sent and (outcome := self._outcome(self._sent[0].draft)) is not None:
             yield outcome
-            if outcome.accepted < outcome.drafted:  # what was proposed behind it is void
+            if outcome.accepted < outcome.drafted:  # proposals after it are void
                 self._sent.clear()
                 break
             self._granted = max(self._granted, self._sent.popleft().grant)
@@ -237,7 +239,7 @@ class RemoteSequence:
             yield outcome
 
     def _outcome(self, draft: _Draft) -> DraftOutcome | None:
-        """None where the text agrees, and does not go as far as the draft."""
+        """Returns a draft's outcome; None if the text agrees but does not reach the draft's end."""
         decided = self.guess.tokens[draft.start : self.guess.decided]
         agreed, drafted = alike(decided, draft.tokens), len(draft.tokens)
         if agreed == drafted:

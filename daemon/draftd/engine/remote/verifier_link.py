@@ -1,8 +1,9 @@
-"""What an edge and a verifier say to each other of a sequence, as plain values; the seam to whatever carries it, and
-the engine's end of that.
+"""The messages between an edge, which drafts, and a verifier, as plain values; the seam to their transport, and the
+engine's end of it.
 
-Both keep, of each sequence, its text and a guess of how that goes on (engine/guess.py). A step proposes tokens of the
-guess; each of the verifier's steps takes a part of it as its draft, and what that decides is a verdict."""
+Both sides keep each sequence's text and a guess of how it continues (engine/guess.py). A step proposes tokens of the
+guess; each of the verifier's steps takes part of the guess as its draft, and its result is a verdict.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +16,20 @@ from draftd.core import FinishReason, TokenLogprobs
 from draftd.engine.targets.base import SequenceOptions
 from draftd.strategies import LinkFailure, QualityClass
 
-_LEAST_PREFILL_SECONDS = 10.0  # of an opened text, until the verifier's first verdict, where its pace is not known
-_PREFILL_SLACK = 3  # times what the verifier said of a token of a prompt
-_QUEUES = 16  # verdicts whose queue is remembered
-_MOST_STRAY = 4096  # messages in a row that nothing awaits: those of sequences that were given up are fewer
-_MOST_CLOSES = 1024  # kept until the verifier confirms them
+_LEAST_PREFILL_SECONDS = 10.0  # for an opened text until the first verdict, if the verifier's speed is unknown
+_PREFILL_SLACK = 3  # times the verifier's reported seconds per prompt token
+_QUEUES = 16  # verdicts whose queue time is remembered
+_MOST_STRAY = 4096  # consecutive unexpected messages: given-up sequences cause fewer
+_MOST_CLOSES = 1024  # unconfirmed closes that are kept
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSequence:
-    """Begins a sequence, or goes on with one whose connection was lost. `tokens`: its text as far as it is known, the
-    prompt and what was answered; `options.prompt` says where the answer begins. `max_tokens`: of the answer. An open
-    sequence of the same edge with this number is closed by it, as by `CloseSequence` with the length of `tokens`.
-    `trace`: the edge's span of the request (W3C `traceparent`), which the verifier's is a child of; empty without one.
-    `skip_prefix_cache`: as in `DecodeRequest`. `fingerprint`: of the model that the text was chosen by so far."""
+    """Opens a sequence, or reopens it after a lost connection; an open one of the same edge and number is closed.
+
+    `tokens`: the text so far; `options.prompt` says where the answer begins. `max_tokens`: of the answer. `trace`: the
+    edge's span (W3C `traceparent`), parent of the verifier's; empty without one. `skip_prefix_cache`: as in
+    `DecodeRequest`. `fingerprint`: of the model that chose the text so far."""
 
     sequence: int
     tokens: tuple[int, ...]
@@ -41,7 +42,7 @@ class OpenSequence:
 
 @dataclass(frozen=True, slots=True)
 class SequenceOpened:
-    """`cached`: tokens of the text that the prefix store had."""
+    """The verifier has opened the sequence. `cached`: tokens of the text found in the prefix store."""
 
     sequence: int
     cached: int
@@ -49,8 +50,8 @@ class SequenceOpened:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """After the first `known` tokens of the text, the last of which is `last`, these are proposed. `run`: so many
-    tokens may be decoded from there on without a proposal; the grant replaces the one before. A step with neither
+    """Proposes tokens after the first `known` tokens of the text, the last of which is `last`. `run`: the grant, tokens
+    that may be decoded from there without a proposal; it replaces the grant before. Without tokens and `run` it
     withdraws the grant."""
 
     sequence: int
@@ -62,13 +63,11 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One step of the target. The text had `known` tokens; it goes on with `tokens`, of which the first `accepted` were
-    proposed and the last one follows them, whatever ends the text. `drafted`: how many of the guess the step took. One
-    that took none is of a grant: the verifier's own drafter may have drafted `own_drafted` for it, and all tokens but
-    the last are of these. `finished`: the text ends within `tokens` by what the verifier knows. `load`: sequences in
-    the verifier's hand, over those that it decodes together. Seconds as in `RemoteCounts`: `queue` of the oldest step
-    that was in it, 0 for a token of a grant; `verify` of the forward; `share` that this sequence is charged for: of it,
-    and of the verifier's own drafts."""
+    """One step of the target, which extends the text from `known` tokens by `tokens`: `accepted` proposed ones and one
+    more, unless the text ends. `drafted`: guessed tokens in the step; 0: a token of a grant, for which the verifier
+    drafted `own_drafted`. `finished`: the text ends within `tokens`. `load`: open sequences over those decoded
+    together. Seconds, as in `RemoteCounts`: `queue` of its oldest proposal, `verify` of the forward, `share` charged to
+    this sequence."""
 
     sequence: int
     known: int
@@ -86,7 +85,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class CloseSequence:
-    """The edge is done with it, having applied the first `known` tokens of its text: what is beyond was discarded."""
+    """The edge ends the sequence. It has used the first `known` tokens of the text and discarded the rest."""
 
     sequence: int
     known: int
@@ -94,8 +93,8 @@ class CloseSequence:
 
 @dataclass(frozen=True, slots=True)
 class SequenceClosed:
-    """The last that is said of a sequence. `error`: why the verifier refused it or gave it up, empty where the edge
-    closed it or its text had ended; `retry_after`: seconds, where a retry may help."""
+    """The last message of a sequence. `error`: why the verifier refused or gave it up; empty if the edge closed it or
+    the text had ended. `retry_after`: seconds after which a retry may help."""
 
     sequence: int
     error: str = ""
@@ -104,15 +103,16 @@ class SequenceClosed:
 
 @dataclass(frozen=True, slots=True)
 class LinkConnected:
-    """The link has another connection, with this number. The verifier has in hand nothing that was sent over those
-    before: what is to go on is opened anew, from its text."""
+    """The link has a new connection with this number. The verifier knows nothing sent over earlier ones: sequences must
+    be opened again."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """Nothing that is open goes on at the verifier, which cannot be had or serves other weights: `why`, for people."""
+    """The verifier is unreachable or serves other weights, so no open sequence continues there. `why`: the reason, for
+    people."""
 
     why: str
 
@@ -124,9 +124,9 @@ FromLink = LinkConnected | LinkLost | FromVerifier
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """What the verifier serves and allows, as it said when the link came up. `shared_tokenizer`: its ids are this
-    daemon's; where not, `difference` names the first that differs. `step_seconds`: of a plain step of one sequence,
-    0 where it was not measured."""
+    """The verifier's model and limits, as it reported when the link came up. `shared_tokenizer`: its token ids are this
+    daemon's; if not, `difference` names the first that differs. `step_seconds`: of a plain step of one sequence, 0 if
+    unmeasured."""
 
     model: str
     fingerprint: str
@@ -137,54 +137,54 @@ class RemoteModel:
     difference: str = ""
     quality: QualityClass = QualityClass.PROFESSIONAL
     step_seconds: float = 0.0
-    prefill_seconds: float = 0.0  # of a token of a prompt, 0 where it was not measured
-    drafts: bool = False  # by itself, for what is granted
+    prefill_seconds: float = 0.0  # per prompt token, 0 if unmeasured
+    drafts: bool = False  # whether the verifier drafts by itself within grants
 
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """How the link is now. `model` None: it never came up. `up`: requests may be opened. `why`: what keeps it down, for
-    people. Round trip: measured, smoothed, without what the verifier took; None before that."""
+    """The link's present state. `model` None: never connected. `up`: sequences may be opened. `why`: what keeps it
+    down, for people. `round_trip`: smoothed seconds without the verifier's own time; None before it was measured."""
 
     up: bool = False
     why: str = ""
     retry_after: float | None = None
     model: RemoteModel | None = None
     round_trip: float | None = None
-    load: float | None = None  # as the last verdict said
+    load: float | None = None  # from the last verdict
     bytes_sent: int = 0
     bytes_received: int = 0
-    connections: int = 0  # that came up, ever
-    errors: int = 0  # ever: steps past their deadline, refusals, lost connections; once until a verdict comes again
-    failures: Mapping[LinkFailure, int] = field(default_factory=dict)  # ever: the same and each attempt to connect
-    failure: LinkFailure | None = None  # `why` in a word
+    connections: int = 0  # connections made since the start
+    errors: int = 0  # since the start: late steps, refusals, lost connections; counted once until the next verdict
+    failures: Mapping[LinkFailure, int] = field(
+        default_factory=dict
+    )  # since the start: the same and failed attempts to connect
+    failure: LinkFailure | None = None  # `why` as a code
 
 
 class VerifierLink(Protocol):
-    """To one verifier: connects, reconnects and carries messages. Any thread; nothing blocks and nothing raises.
+    """The connection to one verifier: connects, reconnects and carries messages. Any thread; nothing blocks or raises.
 
-    The engine receives `LinkConnected` before anything of a connection, and of a sequence `SequenceOpened`, verdicts,
-    each of which goes on where the one before ended, and last one `SequenceClosed`. Steps need not wait for
-    `SequenceOpened`. A connection that is lost is followed by another `LinkConnected` or, where there is none at once,
-    by `LinkLost`.
-
-    The engine sends one `CloseSequence` for each `OpenSequence`, over each connection until a `SequenceClosed` confirms
-    it: from it the verifier counts what was discarded. Verdicts may still come until then."""
+    For each connection the engine first receives `LinkConnected`; for each sequence `SequenceOpened`, contiguous
+    verdicts, and `SequenceClosed` last. After a lost connection comes another `LinkConnected`, or `LinkLost`. The
+    engine sends one `CloseSequence` for each `OpenSequence`, again on each connection until `SequenceClosed` confirms
+    it."""
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """`wake` is called, on any thread, when something was received."""
+        """Sets the callback for received messages, called on any thread."""
 
     def send(self, message: ToVerifier, connection: int) -> None:
-        """In order. Dropped where that connection is lost."""
+        """Sends a message, in order. It is dropped if that connection is lost."""
 
     def take_messages(self) -> Sequence[FromLink]:
-        """The messages since the last call, in order."""
+        """Returns the messages since the last call, in order."""
 
     def count_late_verdict(self, why: str) -> None:
-        """A verdict has not come in time. After several in a row the connection ends, and the link is down."""
+        """Counts a verdict that missed its deadline. After several in a row the connection ends and the link is
+        down."""
 
     def broken(self, why: str) -> None:
-        """The verifier has said what cannot be true: the connection ends, and the link is down."""
+        """Ends the connection, because the verifier said something impossible; the link is then down."""
 
     @property
     def state(self) -> LinkState: ...
@@ -192,8 +192,8 @@ class VerifierLink(Protocol):
 
 @dataclass(slots=True)
 class UnconfirmedClose:
-    """A `CloseSequence` that the verifier may not have. `end`: tokens of the text at most. `finished`: a verdict has
-    ended it, and the verifier says so in a `SequenceClosed` besides."""
+    """A `CloseSequence` that the verifier may not have received. `end`: the most tokens that the text may have.
+    `finished`: a verdict has ended the text, so the verifier sends a `SequenceClosed` for that too."""
 
     message: CloseSequence
     end: int
@@ -201,19 +201,18 @@ class UnconfirmedClose:
 
 
 class LinkSession:
-    """The engine's end of a link: over which connection it speaks, when answers are due, what was not confirmed. Engine
-    thread only."""
+    """The engine's end of a link: the connection in use, deadlines, and unconfirmed closes. Engine thread only."""
 
     def __init__(self, link: VerifierLink, step_seconds: float) -> None:
-        """`step_seconds`: in which a verdict comes, besides what steps wait in the verifier's queue."""
+        """`step_seconds`: the time allowed for a verdict, besides waits in the verifier's queue."""
         self.link, self._step_seconds = link, step_seconds
         self.closes: dict[int, UnconfirmedClose] = {}
-        self.connection: int | None = None  # that is up, as far as was received
+        self.connection: int | None = None  # the latest connection that was received
         self._queues: deque[float] = deque(maxlen=_QUEUES)
         self._strays = 0
 
     def use_connection(self, connection: int) -> None:
-        """Speaks over this connection from now on, and says again what was not confirmed."""
+        """Uses this connection from now on, and repeats unconfirmed closes."""
         self.connection = connection
         for close in self.closes.values():
             self.send(close.message)
@@ -222,34 +221,34 @@ class LinkSession:
         if self.connection is not None:
             self.link.send(message, self.connection)
 
-    # when answers are due
+    # deadlines
 
     def prefill_deadline(self, tokens: int, now: float) -> float:
-        """The time until which the first verdict of an opened text comes, that has so many tokens."""
+        """Returns the deadline of the first verdict after opening a text of `tokens` tokens."""
         model = self.link.state.model
         pace = 0.0 if model is None else model.prefill_seconds
         seconds = self._step_seconds + pace * tokens * _PREFILL_SLACK
         return now + max(seconds, 0.0 if pace else _LEAST_PREFILL_SECONDS)
 
     def deadline(self, now: float) -> float:
-        """The time until which a verdict comes that is due from now on."""
+        """Returns the deadline of a verdict that is due from now on."""
         return now + self._step_seconds + max(self._queues, default=0.0)
 
     def learn_queue(self, seconds: float) -> None:
         """Learns how long a step waited in the verifier's queue."""
         self._queues.append(seconds)
 
-    # what is over
+    # closed sequences
 
     def close(self, close: UnconfirmedClose) -> None:
-        """Says it now, and over each connection until it is confirmed."""
+        """Sends the close now, and over each new connection until it is confirmed."""
         self.closes[close.message.sequence] = close
         if len(self.closes) > _MOST_CLOSES:
             del self.closes[next(iter(self.closes))]
         self.send(close.message)
 
     def confirm(self, sequence: int) -> None:
-        """Takes a `SequenceClosed`, of a sequence that was closed."""
+        """Handles a `SequenceClosed` of a closed sequence."""
         close = self.closes.get(sequence)
         if close is not None and close.finished:
             close.finished = False
@@ -257,8 +256,8 @@ class LinkSession:
             self.closes.pop(sequence, None)
 
     def judge(self, message: FromVerifier, *, opened: bool | None) -> None:
-        """Ends the connection where too much is said of nothing that is open. `opened`: whether the verifier has opened
-        the sequence; None where it is not open here."""
+        """Ends the connection after too many messages about sequences that are not open. `opened`: whether the verifier
+        has opened the sequence; None if it is not open here."""
         awaited = (
             message.sequence in self.closes if opened is None else not (opened and isinstance(message, SequenceOpened))
         )

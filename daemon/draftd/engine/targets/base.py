@@ -17,12 +17,10 @@ if TYPE_CHECKING:  # the daemon is assembled without MLX
 
 @dataclass(frozen=True, slots=True)
 class SequenceOptions:
-    """What a target needs to know of a sequence, given once.
-
-    `prompt`: tokens before the answer, from which seeded noise counts. `length`: tokens to take in before decoding.
-    `prefix`: those tokens, if the text uses the prefix store; else empty. `ends`: tokens that end the answer, not
-    chosen before `min_tokens`. `logprobs`, `prompt_logprobs`: how many of the likeliest tokens are reported with each
-    chosen or prompt token; None for none; prompt tokens then are always computed. `grammar`: the answer's; empty
+    """The options of a sequence, given to a target once. `prompt`: tokens before the answer, from which seeded noise
+    counts. `length`: tokens to take in before decoding. `prefix`: those tokens, if the text uses the prefix store; else
+    empty. `ends`: tokens that end the answer, not chosen before `min_tokens`. `logprobs`, `prompt_logprobs`: how many
+    of the likeliest tokens are reported with each chosen or prompt token; None for none. `grammar`: the answer's; empty
     without one."""
 
     prompt: int
