@@ -37,7 +37,7 @@ from draftd.service.request import (
     ToolCallArguments,
     ToolCallBegun,
     ToolCallEnded,
-    checked,
+    validate_request,
 )
 from draftd.settings import ServerSettings
 from draftd.telemetry.setup import Telemetry
@@ -117,7 +117,7 @@ class ScriptedService:
 
     def _take(self, request: Request) -> None:
         if self.checks:
-            checked(request, self.model())
+            validate_request(request, self.model())
         self.requests.append(request)
         if self.obliging:
             self.answers.append(Says(said("ok")))

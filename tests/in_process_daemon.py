@@ -149,7 +149,7 @@ class Served:
 
     def settle(self, seconds: float = 10.0) -> None:
         """Waits until the engine has nothing in hand and every request was told to telemetry."""
-        until(lambda: self.daemon.service.in_hand == 0, seconds)
+        until(lambda: self.daemon.service.open_requests == 0, seconds)
         until(lambda: all(h.outcomes or h.refusals for h in self.telemetry.heard), seconds)
 
     def channel(self, options: list[tuple[str, int]] | None = None) -> grpc.Channel:

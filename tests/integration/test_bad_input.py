@@ -199,10 +199,10 @@ def test_a_client_that_never_reads_is_cancelled_and_told_when_it_does(tmp_path: 
     with serving(tmp_path, wordy, server={"write_stall_seconds": 0.5}) as served:
         with served.channel(SMALL_WINDOW) as channel:
             call = raw(channel)(request(max_tokens=3_000).SerializeToString())
-            until(lambda: served.daemon.service.in_hand == 1)
+            until(lambda: served.daemon.service.open_requests == 1)
             other = collect(served.client.generate("bystander", max_tokens=50))  # others go on
             assert len(other.tokens) == 50
-            until(lambda: served.daemon.service.in_hand == 0, 30)
+            until(lambda: served.daemon.service.open_requests == 0, 30)
             assert served.worker.status().active == 0
             assert served.worker.status().kv_cache_bytes == 0
             assert [o.reason for o in served.telemetry.heard[0].outcomes] == [FinishReason.CANCELLED]
@@ -213,8 +213,8 @@ def test_a_client_that_never_reads_is_cancelled_and_told_when_it_does(tmp_path: 
         # The same, by one that goes without ever having read.
         with served.channel(SMALL_WINDOW) as channel:
             unread = raw(channel)(request(max_tokens=3_000).SerializeToString())
-            until(lambda: served.daemon.service.in_hand == 1)
-            until(lambda: served.daemon.service.in_hand == 0, 30)
+            until(lambda: served.daemon.service.open_requests == 1)
+            until(lambda: served.daemon.service.open_requests == 0, 30)
         assert unread.code() is grpc.StatusCode.CANCELLED  # by closing the channel
         assert collect(served.client.generate("x", max_tokens=5)).error is None
     assert served.orderly
@@ -256,7 +256,7 @@ def test_a_failing_request_names_no_secrets_and_is_logged(tmp_path: Path, caplog
         assert caught.value.code is grpc.StatusCode.INTERNAL
         assert caught.value.details == "internal error: RuntimeError"
         assert "secret detail" in caplog.text
-        assert served.daemon.service.in_hand == 0
+        assert served.daemon.service.open_requests == 0
 
 
 STORM = 200

@@ -312,7 +312,7 @@ def test_every_question_has_one_answer_and_one_count(served: Served, client: Ope
         for asked, body, _, _ in REFUSED[:2]:
             with pytest.raises((CallError, BadRequestError)):
                 over_grpc(served, asked) if over == "grpc" else over_http(client, asked, body, stream=True)
-        until(lambda: served.daemon.service.in_hand == 0)
+        until(lambda: served.daemon.service.open_requests == 0)
         after = scraped(served)
         after.subtract(before)
         sums.append(after)

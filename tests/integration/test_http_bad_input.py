@@ -139,7 +139,7 @@ def test_clients_that_hang_up_at_any_point_leave_nothing(served: Served, bystand
             if n % 2:
                 one.shutdown(socket.SHUT_WR)
             time.sleep(0.005)
-    until(lambda: served.daemon.service.in_hand <= 1, 20)
+    until(lambda: served.daemon.service.open_requests <= 1, 20)
     assert served.daemon._http is not None
     http = served.daemon._http
     until(lambda: len(http._connections) == 0, 20)

@@ -93,9 +93,9 @@ def _of_call(status: str, details: str, *, answered: bool) -> Failure:
     if status == "INVALID_ARGUMENT":
         return Failure(details, ASKED_WRONGLY)
     if status == "UNAVAILABLE" and not answered:
-        from draftd.verifier_client.failures import told_by  # here, for most commands do not fail
+        from draftd.verifier_client.failures import parse_failure  # here, for most commands do not fail
 
-        if (failure := told_by(details)) in _TLS:
+        if (failure := parse_failure(details)) in _TLS:
             return Failure(f"{_TLS[failure]} ({details})", FAILED)
         for sign, meaning in _UNAVAILABLE.items():
             if re.search(sign, details, re.IGNORECASE):

@@ -38,7 +38,7 @@ from draftd.hardware.system import system_probe
 from draftd.listening import try_listening
 from draftd.planning.flag import FlagService
 from draftd.planning.planner import Planner
-from draftd.planning.router import EngineNow, Router
+from draftd.planning.router import EngineFigures, Router
 from draftd.process.handle import EngineProcess
 from draftd.ranks.followers import Followers
 from draftd.ranks.plan import GroupPlan, plan_group
@@ -250,7 +250,7 @@ def _make_daemon(
         settings.cost,
         QualityClass.of(settings.model.quality),
         link=lambda: engine.link_state() or LinkState(),
-        engine=lambda: EngineNow.of(engine.handle),
+        engine=lambda: EngineFigures.of(engine.handle),
         max_batch=settings.engine.max_batch,
         watts=lambda: measured_watts(engine.hardware.state),
         allowed=fallback.remote_level,
@@ -298,7 +298,7 @@ def _sources(
         save_errors=save_errors,
         state=lambda: daemon.state,
         link=engine.link_state,
-        verification=lambda: daemon.verification.status() if daemon.verification.asked else None,
+        verification=lambda: daemon.verification.status() if daemon.verification.has_status else None,
         certificates=credentials.expiries,
     )
 

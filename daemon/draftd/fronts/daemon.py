@@ -212,7 +212,7 @@ class Daemon:
         self._announce("stopping")
         if self._worker.progress.startswith("downloading"):
             self._announce("what was downloaded is kept: the next start goes on with it")
-        if n := self.service.in_hand:
+        if n := self.service.open_requests:
             wait = f"{n} active request{'s' * (n > 1)}, at most {seconds:g} s"
             self._announce(f"draining: {wait}; a second Ctrl-C or SIGTERM stops at once")
         until = time.monotonic() + seconds

@@ -94,16 +94,18 @@ class FlagService:
         self._domain = f"draftd-{uuid.uuid4().hex}"
         self._client = api.get_client(self._domain)
         self._client.add_hooks([] if hook is None else [hook])
-        self._looking = api.get_client(self._domain)  # without hooks: a look at the flag is no request's evaluation
-        self._writing = threading.Lock()
+        self._unhooked_client = api.get_client(
+            self._domain
+        )  # without hooks: a look at the flag is no request's evaluation
+        self._write_lock = threading.Lock()
         self._journal = journal if journal is not None else Journal()
-        self._noting = threading.Lock()
+        self._journal_lock = threading.Lock()
         self._changed = threading.Event()
         self._error = ""
-        logging.getLogger("openfeature.contrib").addFilter(_quiet)
-        self._begin()
+        logging.getLogger("openfeature.contrib").addFilter(_drop_watcher_traceback)
+        self._start_provider()
         # The default variants that the journal knows of.
-        self._noted = {flag: self.state(flag).default_variant for flag in self._defaults}
+        self._journaled = {flag: self.state(flag).default_variant for flag in self._defaults}
         # Only now: a handler is told at once of the state of the provider in place, which was another one before.
         for event, handler in self._handlers():
             self._client.add_handler(event, handler)
@@ -117,39 +119,41 @@ class FlagService:
     def strategy(self, context: FlagContext) -> FlagResolution:
         """Returns where a request is decoded: one of `Strategy`. About 0.1 ms. Never raises."""
         if self._details(STRATEGY).error_code is ErrorCode.FLAG_NOT_FOUND:  # which is no failed evaluation
-            return self._look(STRATEGY)
+            return self._resolve(STRATEGY)
         evaluation = _evaluation_context(context, prompt_tokens=context.prompt_tokens)
-        said = self._resolution(self._client.get_string_details(STRATEGY.key, self._defaults[STRATEGY], evaluation))
-        if said.value in STRATEGY.variants:
-            return said
+        resolution = self._resolution(
+            self._client.get_string_details(STRATEGY.key, self._defaults[STRATEGY], evaluation)
+        )
+        if resolution.value in STRATEGY.variants:
+            return resolution
         default = self._defaults[STRATEGY]
-        return FlagResolution(default, default, "ERROR", f"{said.value!r} is no strategy")
+        return FlagResolution(default, default, "ERROR", f"{resolution.value!r} is no strategy")
 
     def default_value(self) -> bool | None:
         """What the flag says where nothing is known of a request; None while its source has told nothing."""
-        said = self._look(SPECULATION)
-        return None if said.reason == "ERROR" else bool(said.value)
+        resolution = self._resolve(SPECULATION)
+        return None if resolution.reason == "ERROR" else bool(resolution.value)
 
     @property
     def save_errors(self) -> int | None:
         """How often the flag file could not be written; None where the flags are another program's."""
         return None if self._file is None else self._file.errors
 
-    def _look(self, flag: Flag) -> FlagResolution:
+    def _resolve(self, flag: Flag) -> FlagResolution:
         return self._resolution(self._details(flag), flag)
 
     def _details(self, flag: Flag) -> FlagEvaluationDetails[bool] | FlagEvaluationDetails[str]:
         if flag is SPECULATION:
-            return self._looking.get_boolean_details(flag.key, self._default)
-        return self._looking.get_string_details(flag.key, self._defaults[flag])
+            return self._unhooked_client.get_boolean_details(flag.key, self._default)
+        return self._unhooked_client.get_string_details(flag.key, self._defaults[flag])
 
     def _resolution(
         self, details: FlagEvaluationDetails[bool] | FlagEvaluationDetails[str], flag: Flag = SPECULATION
     ) -> FlagResolution:
-        said = details.value
-        variant = details.variant or (said if isinstance(said, str) else "on" if said else "off")
+        value = details.value
+        variant = details.variant or (value if isinstance(value, str) else "on" if value else "off")
         if flag is STRATEGY and details.error_code is ErrorCode.FLAG_NOT_FOUND:
-            return FlagResolution(variant, said, "DEFAULT")
+            return FlagResolution(variant, value, "DEFAULT")
         reason = str(details.reason or "UNKNOWN")
         if details.error_code is not None:
             return FlagResolution(variant, details.value, "ERROR", details.error_message or details.error_code.value)
@@ -168,7 +172,7 @@ class FlagService:
                 return FlagState(flag.key, default, variants, self._name, True, self._source, error, self._shared)
             except ValueError as broken:
                 error = str(broken)
-        look = self._look(flag)
+        look = self._resolve(flag)
         variants = tuple(flag.variants)
         return FlagState(flag.key, look.variant, variants, self._name, False, self._source, error, self._shared)
 
@@ -180,12 +184,12 @@ class FlagService:
         """
         if self._file is None:
             raise FlagReadOnly(f"the flag is served by flagd at {self._source}: set it there")
-        with self._writing:
+        with self._write_lock:
             self._changed.clear()
-            with self._noting:  # the provider's own notice of this change comes after it
+            with self._journal_lock:  # the provider's own notice of this change comes after it
                 previous = self._file.set_default(flag, variant)
-                self._note(flag, previous or self._noted[flag], self._edited)
-                self._note(flag, variant, "set over gRPC")
+                self._journal_default(flag, previous or self._journaled[flag], self._edit_cause)
+                self._journal_default(flag, variant, "set over gRPC")
             if previous != variant and not self._wait_until_set(flag, variant):
                 raise DeadlineExceeded(
                     f"{self._source} was written but is not in force after {_SETTLE_SECONDS:g} s: {self._error}"
@@ -198,7 +202,7 @@ class FlagService:
             self._client.remove_handler(event, handler)
         api.set_provider(NoOpProvider(), self._domain)
 
-    def _begin(self) -> None:
+    def _start_provider(self) -> None:
         if self._file is None:
             api.set_provider(self._provider, self._domain)  # connects in the background
             return
@@ -206,12 +210,12 @@ class FlagService:
             if self._file.create_if_missing(self._defaults):
                 log.info("wrote the flag file %s", self._source)
         except OSError as error:
-            said = f"{self._source} cannot be written ({error.strerror})"
-            log.warning("%s; the flag is %s until there is one", said, self._defaults[SPECULATION])
+            problem = f"{self._source} cannot be written ({error.strerror})"
+            log.warning("%s; the flag is %s until there is one", problem, self._defaults[SPECULATION])
         try:
             api.set_provider_and_wait(self._provider, self._domain)
         except Exception:
-            self._broken("")
+            self._report_broken("")
 
     def _handlers(self) -> tuple[tuple[ProviderEvent, Callable[[EventDetails], None]], ...]:
         return (
@@ -223,27 +227,27 @@ class FlagService:
 
     def _on_changed(self, details: EventDetails) -> None:
         self._changed.set()
-        self._notice()
+        self._journal_defaults()
 
-    def _notice(self) -> None:
-        with self._noting:
+    def _journal_defaults(self) -> None:
+        with self._journal_lock:
             for flag in self._defaults:
-                self._note(flag, self.state(flag).default_variant, self._edited)
+                self._journal_default(flag, self.state(flag).default_variant, self._edit_cause)
 
-    def _note(self, flag: Flag, variant: str, cause: str) -> None:
-        """Holds `_noting`."""
-        if variant == (noted := self._noted[flag]):
+    def _journal_default(self, flag: Flag, variant: str, cause: str) -> None:
+        """Holds `_journal_lock`."""
+        if variant == (noted := self._journaled[flag]):
             return
         log.info("flag %s: default variant %s, was %s (%s)", flag.key, variant, noted, cause)
         self._journal.record(Subject.FLAG, noted, variant, cause if flag is SPECULATION else f"{flag.key}: {cause}")
-        self._noted[flag] = variant
+        self._journaled[flag] = variant
 
     @property
-    def _edited(self) -> str:
+    def _edit_cause(self) -> str:
         return "changed on the flagd server" if self._file is None else "its file was edited"
 
     def _on_ready(self, details: EventDetails) -> None:
-        self._notice()
+        self._journal_defaults()
         if self._error:
             self._error = ""
             log.info("flag source %s: works again", self._source)
@@ -252,9 +256,9 @@ class FlagService:
         # Repeated at every poll while the file is broken: said once. Handlers run on a pool: this one may be late.
         if self._client.get_provider_status() is ProviderStatus.READY:
             return
-        self._broken(details.message or "unknown error")
+        self._report_broken(details.message or "unknown error")
 
-    def _broken(self, reason: str) -> None:
+    def _report_broken(self, reason: str) -> None:
         """What is wrong with the file says more than `reason`, where that can be told."""
         if self._file is not None:
             try:
@@ -287,6 +291,6 @@ def _evaluation_context(context: FlagContext, **more: int) -> EvaluationContext:
     return EvaluationContext(context.caller or None, attributes)
 
 
-def _quiet(record: logging.LogRecord) -> bool:
+def _drop_watcher_traceback(record: logging.LogRecord) -> bool:
     """Drops the file watcher's own tracebacks, one a poll: `FlagService` says it once, in a line."""
     return record.funcName != "handle_error"

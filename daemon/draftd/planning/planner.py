@@ -46,8 +46,8 @@ class RequestedPlan:
     """What the caller asked for. `max_draft_tokens` None means no cap of the caller's own, `depth_mode` None the
     daemon's default. `constrained`: the answer must follow a grammar. `strategy` None: the flag's; a strategy that is
     named is demanded. `quality`: the least class of the answer; `max_seconds`, `max_cost`: of the whole answer.
-    `here`: what of it only this daemon's own target answers. `by_id`: what of it has meaning only with this model's
-    token ids. Both are empty where there is nothing."""
+    `local_only`: what of it only this daemon's own target answers. `token_ids_only`: what of it has meaning only with
+    this model's token ids. Both are empty where there is nothing."""
 
     preference: ModePreference = ModePreference.AUTO
     max_draft_tokens: int | None = None
@@ -58,8 +58,8 @@ class RequestedPlan:
     quality: QualityClass | None = None
     max_seconds: float | None = None
     max_cost: float | None = None
-    here: str = ""
-    by_id: str = ""
+    local_only: str = ""
+    token_ids_only: str = ""
 
     @property
     def demanded(self) -> Strategy | None:
@@ -112,7 +112,7 @@ class Planner:
             raise refusal(route)
         return replace(plan, strategy=route.strategy, reason=f"{plan.reason}; {route.reason}")
 
-    def own(self, model: ModelInfo, prompt_tokens: int = 0, *, constrained: bool = False) -> DecodePlan:
+    def plan_for_peer(self, model: ModelInfo, prompt_tokens: int = 0, *, constrained: bool = False) -> DecodePlan:
         """How this daemon drafts for a text that another one has opened here, of which it knows no more than this."""
         flag = self._flag.evaluate(FlagContext(model.model, prompt_tokens=prompt_tokens))
         return decide(RequestedPlan(constrained=constrained), flag, self.ladder.level, model, DepthMode.AUTOMATIC)
@@ -131,7 +131,7 @@ class Planner:
         if wish.strategy is None and self.router.enabled:
             only = Strategy(str(self._flag.strategy(context).value))
         if only is Strategy.SPECULATIVE:
-            only = self.router.lowered
+            only = self.router.speculative_or_remote
         request = RouteRequest(
             prompt_tokens=context.prompt_tokens,
             tokens=self.router.expected_tokens(context.workload, max_tokens),
@@ -140,9 +140,9 @@ class Planner:
             quality=wish.quality,
             max_seconds=wish.max_seconds,
             max_cost=wish.max_cost,
-            drafting=_no_drafts(wish, flag, self.ladder.level) or "",
-            here=wish.here,
-            by_id=wish.by_id,
+            no_drafts=_no_drafts(wish, flag, self.ladder.level) or "",
+            local_only=wish.local_only,
+            token_ids_only=wish.token_ids_only,
         )
         return self.router.route(request, context.caller, context.workload)
 
@@ -158,12 +158,12 @@ def decide(
     SpeculationUnavailable, with the reason, where speculation was demanded and cannot be had."""
     if (why := _no_drafts(wish, flag, ceiling)) is not None:
         return _autoregressive_plan(wish, flag, ceiling, why)
-    drafter = _drafter(wish, ceiling)
+    drafter = _choose_drafter(wish, ceiling)
     if drafter == GRAMMAR and not wish.constrained:
         return _autoregressive_plan(wish, flag, ceiling, "request: drafter grammar needs a response_format")
-    mode, notes = wish.depth_mode or depth_mode, [_said(flag)]
+    mode, notes = wish.depth_mode or depth_mode, [_flag_reason(flag)]
     if drafter not in model.drafters:
-        missing = _missing(drafter, wish, model)
+        missing = _missing_reason(drafter, wish, model)
         if wish.drafter is not None or mode is DepthMode.FIXED or PROMPT_LOOKUP not in model.drafters:
             return _autoregressive_plan(wish, flag, ceiling, missing)
         # It costs next to nothing, and automatic depth finds out in which texts it pays.
@@ -188,7 +188,7 @@ def decide(
 def _no_drafts(wish: RequestedPlan, flag: FlagResolution, ceiling: LadderLevel) -> str | None:
     """Why nothing may be drafted, whatever there is to draft with; None where it may."""
     if not flag.value:
-        return _said(flag).replace(":", f": {flag.variant} by", 1)
+        return _flag_reason(flag).replace(":", f": {flag.variant} by", 1)
     if wish.preference is ModePreference.AUTOREGRESSIVE:
         return "request: autoregressive"
     if wish.max_draft_tokens == 0:
@@ -198,11 +198,11 @@ def _no_drafts(wish: RequestedPlan, flag: FlagResolution, ceiling: LadderLevel) 
     return "configuration: max_draft_tokens is 0" if ceiling.max_draft_tokens == 0 else None
 
 
-def _said(flag: FlagResolution) -> str:
+def _flag_reason(flag: FlagResolution) -> str:
     return f"flag: {flag.reason}" + (f" ({flag.error})" if flag.error else "")
 
 
-def _drafter(wish: RequestedPlan, ceiling: LadderLevel) -> DrafterName:
+def _choose_drafter(wish: RequestedPlan, ceiling: LadderLevel) -> DrafterName:
     """The one drafter that the level and the client allow."""
     allowed = ceiling.drafter
     assert allowed is not None, ceiling
@@ -213,7 +213,7 @@ def _drafter(wish: RequestedPlan, ceiling: LadderLevel) -> DrafterName:
     return wish.drafter
 
 
-def _missing(drafter: DrafterName, wish: RequestedPlan, model: ModelInfo) -> str:
+def _missing_reason(drafter: DrafterName, wish: RequestedPlan, model: ModelInfo) -> str:
     reason = model.why_no(drafter) or model.why_no(DRAFT_MODEL)
     why = f" ({reason})" if reason else ""
     if wish.drafter is not None:

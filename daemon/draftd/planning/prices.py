@@ -34,7 +34,7 @@ class AnswerPrice:
 class PriceList(CostSettings):
     """`cost.*` of the settings; what is None is not known and not counted."""
 
-    def measuring(self, watts: float | None) -> PriceList:
+    def with_measured_power(self, watts: float | None) -> PriceList:
         """Returns the prices with the measured power, unless one is set."""
         return self.model_copy(update={"watts": watts}) if self.watts is None else self
 
@@ -52,12 +52,12 @@ class PriceList(CostSettings):
             price is not None for price in (self.remote_per_hour, self.remote_per_target_hour, self.remote_per_token)
         )
 
-    def here(self, seconds: float, tokens: float) -> float | None:
+    def local_cost(self, seconds: float, tokens: float) -> float | None:
         """Of so many seconds of this machine's engine, and of tokens that its model chose."""
         price = _sum((_times(self.hourly, seconds / _HOUR), _times(self.per_token, tokens)))
         return 0.0 if price is None and self.known else price
 
-    def there(self, seconds: float, target_seconds: float, tokens: float) -> float | None:
+    def remote_cost(self, seconds: float, target_seconds: float, tokens: float) -> float | None:
         """Of a request that is `seconds` long at the remote daemon, takes `target_seconds` of its target, and of the
         tokens that this chose; None where the remote has no price."""
         return _sum(
@@ -69,23 +69,27 @@ class PriceList(CostSettings):
         )
 
 
-def worth_of(
+def answer_price(
     prices: PriceList, plan: DecodePlan, outcome: Outcome, local: QualityClass, remote: QualityClass | None
 ) -> AnswerPrice:
     """`local` and `remote`: the classes of the two models. An answer has the least of those that chose its tokens."""
     stats = outcome.stats
-    emitted, theirs = stats.counts.emitted, 0 if stats.remote is None else stats.remote.tokens
-    away = plan.strategy is not Strategy.LOCAL
-    local_too = not away or bool(outcome.failed_over)
-    prefill = 0.0 if away else stats.prefill_seconds or 0.0
-    costs = {Verifier.LOCAL: prices.here(prefill + stats.engine_seconds, max(0, emitted - theirs) if local_too else 0)}
-    if away:
-        spent = 0.0 if stats.finished is None or stats.scheduled is None else stats.finished - stats.scheduled
-        if local_too:
-            spent *= theirs / max(1, emitted)
-        target = 0.0 if stats.remote is None else stats.remote.target_seconds
-        costs[Verifier.REMOTE] = prices.there(spent, target, theirs)
-    classes = [quality for quality, chose in ((remote, theirs or not local_too), (local, local_too)) if chose]
+    emitted, remote_tokens = stats.counts.emitted, 0 if stats.remote is None else stats.remote.tokens
+    is_remote = plan.strategy is not Strategy.LOCAL
+    also_local = not is_remote or bool(outcome.failed_over)
+    prefill = 0.0 if is_remote else stats.prefill_seconds or 0.0
+    costs = {
+        Verifier.LOCAL: prices.local_cost(
+            prefill + stats.engine_seconds, max(0, emitted - remote_tokens) if also_local else 0
+        )
+    }
+    if is_remote:
+        remote_seconds = 0.0 if stats.finished is None or stats.scheduled is None else stats.finished - stats.scheduled
+        if also_local:
+            remote_seconds *= remote_tokens / max(1, emitted)
+        target_seconds = 0.0 if stats.remote is None else stats.remote.target_seconds
+        costs[Verifier.REMOTE] = prices.remote_cost(remote_seconds, target_seconds, remote_tokens)
+    classes = [quality for quality, chose in ((remote, remote_tokens or not also_local), (local, also_local)) if chose]
     priced = {verifier: cost for verifier, cost in costs.items() if cost is not None}
     return AnswerPrice(
         priced,

@@ -15,7 +15,7 @@ from draftd.engine.depth.costs import Batch
 from draftd.engine.handle import EngineHandle
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
-from draftd.planning.prices import AnswerPrice, PriceList, worth_of
+from draftd.planning.prices import AnswerPrice, PriceList, answer_price
 from draftd.planning.routing import LocalState, Route, RouteRequest, VerifierState, choose
 from draftd.settings import CostSettings, RemoteSettings
 from draftd.strategies import QualityClass, RemoteEstimate, RemoteLevel, Strategy
@@ -40,7 +40,7 @@ class Average:
         self.value = value if self.value is None else self.value + _WEIGHT * (value - self.value)
         self.at = now
 
-    def late(self, now: float) -> float | None:
+    def recent(self, now: float) -> float | None:
         return self.value if now - self.at < _LATE_SECONDS else None
 
 
@@ -71,7 +71,7 @@ class ObservedAnswers:
     def rate(self, strategy: Strategy, workload: WorkloadClass, now: float) -> float | None:
         """Returns recent tokens per second, or None if stale."""
         averages = (self.rates.get((strategy, kind)) for kind in (workload, None))
-        return next((late for average in averages if average is not None and (late := average.late(now))), None)
+        return next((rate for average in averages if average is not None and (rate := average.recent(now))), None)
 
     def length(self, workload: WorkloadClass) -> float:
         averages = (self.lengths.get(kind) for kind in (workload, None))
@@ -79,7 +79,7 @@ class ObservedAnswers:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineNow:
+class EngineFigures:
     """What the estimate needs of the engine. `load`: seconds until the weights are there; `step`: of a plain step,
     None where it was not measured; `prefill`: of a token of a prompt, likewise. `remote`: what the engine expects of
     the other daemon's target."""
@@ -92,7 +92,7 @@ class EngineNow:
     prefill: float | None = None
 
     @classmethod
-    def of(cls, worker: EngineHandle) -> EngineNow:
+    def of(cls, worker: EngineHandle) -> EngineFigures:
         status, learnt = worker.status(), worker.learnt()
         costs = None if learnt is None else learnt.costs()
         plain = costs.plain(Batch(1, costs.prices.context)) if costs is not None and costs.measured else None
@@ -111,7 +111,7 @@ class Router:
         quality: QualityClass = QualityClass.STANDARD,
         *,
         link: Callable[[], LinkState] = LinkState,
-        engine: Callable[[], EngineNow] = EngineNow,
+        engine: Callable[[], EngineFigures] = EngineFigures,
         max_batch: int = 8,
         watts: Callable[[], float | None] = lambda: None,
         allowed: Callable[[], RemoteLevel] = lambda: RemoteLevel.SPECULATIVE,
@@ -130,7 +130,7 @@ class Router:
 
     @property
     def prices(self) -> PriceList:
-        return self._prices.measuring(self._watts())
+        return self._prices.with_measured_power(self._watts())
 
     @property
     def remote_quality(self) -> QualityClass | None:
@@ -141,7 +141,7 @@ class Router:
         return None if model is None else model.quality
 
     @property
-    def lowered(self) -> Strategy:
+    def speculative_or_remote(self) -> Strategy:
         """What becomes of `speculative`: where the fallback has the remote stream, the same text comes without drafts.
         Where it sends nothing there, that is said when the way is asked for."""
         streams = self._allowed() is RemoteLevel.STREAMING and self._settings.enabled
@@ -180,9 +180,9 @@ class Router:
         """Learns from a client's request that has ended, and returns its price."""
         with self._lock:
             self._measured.add(plan, workload, outcome, self._clock())
-        return worth_of(self.prices, plan, outcome, self.quality, self.remote_quality)
+        return answer_price(self.prices, plan, outcome, self.quality, self.remote_quality)
 
-    def _local(self, engine: EngineNow, workload: WorkloadClass) -> LocalState:
+    def _local(self, engine: EngineFigures, workload: WorkloadClass) -> LocalState:
         now = self._clock()
         with self._lock:
             answers = self._measured
@@ -199,9 +199,11 @@ class Router:
                 min(engine.active + 1, self._max_batch),
             )
 
-    def _remote(self, engine: EngineNow, request: RouteRequest, caller: str, workload: WorkloadClass) -> VerifierState:
+    def _remote(
+        self, engine: EngineFigures, request: RouteRequest, caller: str, workload: WorkloadClass
+    ) -> VerifierState:
         state, now = self._link(), self._clock()
-        if pinned := self.why_local(caller, workload) or request.here:
+        if pinned := self.why_local(caller, workload) or request.local_only:
             return VerifierState(pinned, quality=self.remote_quality or self.quality)
         model, allowed = state.model, self._allowed()
         if allowed is RemoteLevel.LOCAL:
@@ -218,7 +220,7 @@ class Router:
             rates = {strategy: self._measured.rate(strategy, workload, now) for strategy in ways}
         step = model.step_seconds or _GUESSED_STEP
         return VerifierState(
-            _too_long(request, model) or (request.by_id if not model.shared_tokenizer else ""),
+            _too_long(request, model) or (request.token_ids_only if not model.shared_tokenizer else ""),
             _no_speculation(model, allowed),
             quality=self.remote_quality or self.quality,
             step=step,

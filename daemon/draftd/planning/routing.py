@@ -23,8 +23,8 @@ DEFAULT_QUALITY = QualityClass.STANDARD
 @dataclass(frozen=True, slots=True)
 class RouteRequest:
     """Of one request. `only`: the one way that may be taken, by the request's demand or by the flag; None: the best.
-    `demanded`: by the request. `quality` None: none was asked for, and DEFAULT_QUALITY is wanted. `drafting`: why
-    nothing may be drafted; empty where it may. `here`, `by_id`: as a wish has them."""
+    `demanded`: by the request. `quality` None: none was asked for, and DEFAULT_QUALITY is wanted. `no_drafts`: why
+    nothing may be drafted; empty where it may. `local_only`, `token_ids_only`: as a wish has them."""
 
     prompt_tokens: int
     tokens: float  # expected of the answer
@@ -33,9 +33,9 @@ class RouteRequest:
     quality: QualityClass | None = None
     max_seconds: float | None = None
     max_cost: float | None = None
-    drafting: str = ""
-    here: str = ""
-    by_id: str = ""
+    no_drafts: str = ""
+    local_only: str = ""
+    token_ids_only: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ class Route:
 def choose(request: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList) -> Route:
     """The table, and the way taken. A class that the request names is demanded: where no way reaches it, the request is
     refused. Its limits of time and money are wishes: estimates promise nothing."""
-    ways = ways_of(request, local, remote, prices)
-    considered, had, note = ways, [way for way in ways if not way.unavailable], ""
+    ways = list_options(request, local, remote, prices)
+    considered, available, note = ways, [way for way in ways if not way.unavailable], ""
     if request.only is not None:
         wanted = next(way for way in ways if way.strategy is request.only)
         if wanted.unavailable and request.demanded:
@@ -131,46 +131,53 @@ def choose(request: RouteRequest, local: LocalState, remote: VerifierState, pric
             )
         if wanted.unavailable:
             note = f"{request.only} is not to be had: {wanted.unavailable}"
-        had = [way for way in had if way.strategy is (Strategy.LOCAL if wanted.unavailable else request.only)]
-        considered = [wanted, *had]
-    reaching = [way for way in had if way.quality >= (request.quality or DEFAULT_QUALITY)]
-    if not reaching and request.quality is not None:
+        available = [
+            way for way in available if way.strategy is (Strategy.LOCAL if wanted.unavailable else request.only)
+        ]
+        considered = [wanted, *available]
+    good_enough = [way for way in available if way.quality >= (request.quality or DEFAULT_QUALITY)]
+    if not good_enough and request.quality is not None:
         whys = dict.fromkeys(way.unavailable or f"{way.strategy} is {way.quality.label}" for way in considered)
         return _refusal(
             ways, f"quality {request.quality.label} is wanted: {'; '.join(whys)}", considered, request, remote
         )
-    if not reaching:  # none is good enough, and the request does not insist
-        best = max(way.quality for way in had)
-        reaching = [way for way in had if way.quality is best]
-    within = [way for way in reaching if not _missed_limit(way, request, prices)]
-    costs = [way.estimate.cost for way in within or reaching if way.estimate is not None]
+    if not good_enough:  # none is good enough, and the request does not insist
+        best = max(way.quality for way in available)
+        good_enough = [way for way in available if way.quality is best]
+    in_limits = [way for way in good_enough if not _missed_limit(way, request, prices)]
+    costs = [way.estimate.cost for way in in_limits or good_enough if way.estimate is not None]
     by_money = None not in costs
     chosen = min(
-        within or reaching, key=lambda way: _order(way, by_money) if within else (_excess(way, request), *_order(way))
+        in_limits or good_enough,
+        key=lambda way: _order(way, by_money) if in_limits else (_excess(way, request), *_order(way)),
     )
-    missed = "" if within else _missed_limit(chosen, request, prices)
-    rows = tuple(_with_reason(way, chosen, request, prices, reaching, missed) for way in ways)
+    missed = "" if in_limits else _missed_limit(chosen, request, prices)
+    rows = tuple(_with_reason(way, chosen, request, prices, good_enough, missed) for way in ways)
     reason = _reason(request, rows, chosen, prices, note, missed)
     return Route(rows, chosen.strategy, reason, request.quality or DEFAULT_QUALITY)
 
 
-def ways_of(request: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList) -> list[RouteOption]:
+def list_options(
+    request: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList
+) -> list[RouteOption]:
     """Local, remote, speculative: what each would take, or why it cannot be had."""
     tokens = max(1.0, request.tokens)
     rate = local.measured or 1 / local.step
     prefill, decode, measured = request.prompt_tokens * local.prefill, tokens / rate, bool(local.measured)
-    cost = prices.here(prefill + decode / local.batch, tokens)
-    at_home = RouteEstimate(local.load, local.queue, prefill, decode, 0.0, rate, measured, cost)
-    ways = [RouteOption(Strategy.LOCAL, local.quality, "", at_home)]
+    cost = prices.local_cost(prefill + decode / local.batch, tokens)
+    local_estimate = RouteEstimate(local.load, local.queue, prefill, decode, 0.0, rate, measured, cost)
+    ways = [RouteOption(Strategy.LOCAL, local.quality, "", local_estimate)]
     for strategy in (Strategy.REMOTE, Strategy.SPECULATIVE):
         drafts = strategy is Strategy.SPECULATIVE
-        why = remote.unavailable or ((remote.speculation or request.drafting) if drafts else "")
-        estimate = None if why else _away(request, remote, prices, strategy)
+        why = remote.unavailable or ((remote.speculation or request.no_drafts) if drafts else "")
+        estimate = None if why else _estimate_remote(request, remote, prices, strategy)
         ways.append(RouteOption(strategy, remote.quality, why, estimate))
     return ways
 
 
-def _away(request: RouteRequest, remote: VerifierState, prices: PriceList, strategy: Strategy) -> RouteEstimate:
+def _estimate_remote(
+    request: RouteRequest, remote: VerifierState, prices: PriceList, strategy: Strategy
+) -> RouteEstimate:
     """For either way over the remote. Without an estimate drafts are taken to give what its own streaming does, which
     is what happens where they do not pay."""
     tokens, rate, target, draft = max(1.0, request.tokens), 1 / remote.step, remote.step, 0.0
@@ -185,9 +192,9 @@ def _away(request: RouteRequest, remote: VerifierState, prices: PriceList, strat
     prefill = request.prompt_tokens * remote.prefill
     queue = max(0.0, remote.busy - 1) * (prefill + tokens / rate)
     estimate = RouteEstimate(0.0, queue, prefill, tokens / rate, remote.round_trip, rate, bool(measured), None)
-    there = prices.there(estimate.seconds, prefill + target * tokens, tokens)
-    here = prices.here(draft * tokens, 0.0)
-    return replace(estimate, cost=None if there is None else there + (here or 0.0))
+    remote_cost = prices.remote_cost(estimate.seconds, prefill + target * tokens, tokens)
+    local_cost = prices.local_cost(draft * tokens, 0.0)
+    return replace(estimate, cost=None if remote_cost is None else remote_cost + (local_cost or 0.0))
 
 
 def _missed_limit(way: RouteOption, request: RouteRequest, prices: PriceList) -> str:
@@ -195,7 +202,7 @@ def _missed_limit(way: RouteOption, request: RouteRequest, prices: PriceList) ->
     assert way.estimate is not None
     seconds, cost = way.estimate.seconds, way.estimate.cost
     if request.max_seconds is not None and seconds > request.max_seconds:
-        return f"{_s(seconds)} is over max_seconds {request.max_seconds:g}"
+        return f"{_format_seconds(seconds)} is over max_seconds {request.max_seconds:g}"
     if request.max_cost is not None and cost is not None and cost > request.max_cost:
         return f"{money(prices.currency, cost)} is over max_cost {request.max_cost:g}"
     return ""
@@ -220,16 +227,16 @@ def _with_reason(
     chosen: RouteOption,
     request: RouteRequest,
     prices: PriceList,
-    reaching: Sequence[RouteOption],
+    good_enough: Sequence[RouteOption],
     missed: str,
 ) -> RouteOption:
     if way is not chosen:
-        return replace(way, why=_why_not(way, request, chosen, prices, reaching))
+        return replace(way, why=_why_not(way, request, chosen, prices, good_enough))
     if request.only is chosen.strategy:
         why = "demanded" if request.demanded else "by the flag decoding-strategy"
     elif missed:
         why = f"comes nearest: {missed}"
-    elif len(reaching) == 1:
+    elif len(good_enough) == 1:
         why = f"alone reaches {(request.quality or DEFAULT_QUALITY).label}"
         if way.quality < (request.quality or DEFAULT_QUALITY):
             why = "has the best class"
@@ -239,23 +246,23 @@ def _with_reason(
 
 
 def _why_not(
-    way: RouteOption, request: RouteRequest, chosen: RouteOption, prices: PriceList, reaching: Sequence[RouteOption]
+    way: RouteOption, request: RouteRequest, chosen: RouteOption, prices: PriceList, good_enough: Sequence[RouteOption]
 ) -> str:
     """In few words, its name among them."""
     if way.unavailable:
         return f"{way.strategy} is not to be had: {way.unavailable}"
     if request.only is not None and request.only is not way.strategy:
         return f"{way.strategy} was not asked for"
-    if way not in reaching:
+    if way not in good_enough:
         return f"{way.strategy} is {way.quality.label}"
     assert way.estimate is not None
     assert chosen.estimate is not None
     if missed := _missed_limit(way, request, prices):
         return f"{way.strategy}: {missed}"
-    mine, its = way.estimate, chosen.estimate
-    if mine.cost is not None and its.cost is not None and mine.cost > its.cost:
-        return f"{way.strategy} costs {money(prices.currency, mine.cost)}"
-    return f"{way.strategy} takes {_s(mine.seconds)}"
+    own_estimate, chosen_estimate = way.estimate, chosen.estimate
+    if own_estimate.cost is not None and chosen_estimate.cost is not None and own_estimate.cost > chosen_estimate.cost:
+        return f"{way.strategy} costs {money(prices.currency, own_estimate.cost)}"
+    return f"{way.strategy} takes {_format_seconds(own_estimate.seconds)}"
 
 
 def _reason(
@@ -263,16 +270,17 @@ def _reason(
 ) -> str:
     assert chosen.estimate is not None
     if request.only is not None:
-        said = f"strategy: {'request' if request.demanded else 'flag'}: {chosen.strategy}"
-        return "; ".join(part for part in (said, note, missed) if part)
+        summary = f"strategy: {'request' if request.demanded else 'flag'}: {chosen.strategy}"
+        return "; ".join(part for part in (summary, note, missed) if part)
     spent = "" if chosen.estimate.cost is None else f" and {money(prices.currency, chosen.estimate.cost)}"
-    said = f"strategy: auto: {chosen.strategy}, {_s(chosen.estimate.seconds)}{spent} for {chosen.quality.label}"
+    seconds = _format_seconds(chosen.estimate.seconds)
+    summary = f"strategy: auto: {chosen.strategy}, {seconds}{spent} for {chosen.quality.label}"
     missing: dict[str, list[str]] = {}
     for way in ways:
         missing.setdefault(way.unavailable, []).append(way.strategy)
     others = [way.why for way in ways if not (way.chosen or way.unavailable)]
     others += [f"{' and '.join(names)} not to be had: {why}" for why, names in missing.items() if why]
-    return "; ".join(part for part in (said, missed, *others) if part)
+    return "; ".join(part for part in (summary, missed, *others) if part)
 
 
 def _refusal(
@@ -288,5 +296,5 @@ def _refusal(
     return Route(rows, None, "", request.quality or DEFAULT_QUALITY, why, down, remote.retry_after if down else None)
 
 
-def _s(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.2g} s"

@@ -41,7 +41,7 @@ class ReadingOptions:
     continues: bool = False
 
 
-def reading_of(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) -> ReadingOptions | None:
+def reading_options(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) -> ReadingOptions | None:
     """None where the answer is nothing but text. `ids` are the prompt's."""
     if not isinstance(prompt, Chat):
         return None
@@ -113,7 +113,7 @@ class AnswerStream:
         last = self._finish(outcome)
         return self._chunk(Emission((), ()), (), [], last) if last else None
 
-    def finished(self, outcome: Outcome, plan: DecodePlan) -> ChoiceFinished:
+    def finished_event(self, outcome: Outcome, plan: DecodePlan) -> ChoiceFinished:
         stop, calls = self._parts.stop, self._parts.calls
         by_id = outcome.reason is FinishReason.STOP and not stop and self._last in self._ends.ids
         return ChoiceFinished(
@@ -148,7 +148,7 @@ class AnswerStream:
         offsets: Sequence[int] = (),
     ) -> Chunk:
         self._emitted += *pieces, (rest := _text_of(last))
-        deltas = [] if self._plain else _joined([*deltas_before, *last])
+        deltas = [] if self._plain else _merge_neighbours([*deltas_before, *last])
         self._thoughts += [one.text for one in deltas if isinstance(one, ReasoningDelta)]
         return Chunk(emission, pieces, rest, deltas, self._choice, offsets)
 
@@ -289,13 +289,13 @@ def _text_of(deltas: Iterable[Delta]) -> str:
     return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
 
 
-def _joined(deltas: Iterable[Delta]) -> list[Delta]:
+def _merge_neighbours(deltas: Iterable[Delta]) -> list[Delta]:
     """With neighbours of one kind as one."""
-    joined: list[Delta] = []
+    merged: list[Delta] = []
     for delta in deltas:
-        last = joined[-1] if joined else None
+        last = merged[-1] if merged else None
         if isinstance(delta, TextDelta | ReasoningDelta | ToolCallArguments) and type(delta) is type(last):
-            joined[-1] = type(delta)(last.text + delta.text)
+            merged[-1] = type(delta)(last.text + delta.text)
         else:
-            joined.append(delta)
-    return joined
+            merged.append(delta)
+    return merged

@@ -29,22 +29,22 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """One request that the engine has taken. `must`: what its answers follow, compiled until they have ended, or the
-    engine thread would have to. `arrived`: something has come of one of its choices.
-    `relay`: another daemon has it; the engine has not, unless that goes: then `own` goes on. `echo`: the text that its
-    answers begin with, and where the prompt's tokens begin in it."""
+    """One request that the engine has taken. `constraint`: what its answers follow, compiled until they have ended, or
+    the engine thread would have to. `arrived`: something has come of one of its choices. `relay`: another daemon has
+    it; the engine has not, unless that goes: then `local_choice` goes on. `echo`: the text that its answers begin with,
+    and where the prompt's tokens begin in it."""
 
     request: Request
-    must: Constraint
+    constraint: Constraint
     started: RequestStarted
     choices: list[Choice] = field(default_factory=list)
     relay: TextRelay | None = None
-    own: Choice | None = None
+    local_choice: Choice | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     echo: tuple[str, Sequence[int]] = "", ()
 
 
-async def silent(choices: Sequence[Choice], arrived: asyncio.Event, seconds: float) -> bool:
+async def stays_silent(choices: Sequence[Choice], arrived: asyncio.Event, seconds: float) -> bool:
     """Whether nothing has come of any of them, after waiting up to `seconds` for it."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from draftd.errors import EngineFailure, InvalidRequest
 from draftd.models.tokenizer import ChatTemplate
 from draftd.service.messages import Chat, message_dict, tool_dicts
-from draftd.service.request import turned_down
+from draftd.service.request import template_refusal
 
 log = logging.getLogger(__name__)
 
@@ -98,16 +98,16 @@ class ChatRenderer:
             "most": most,
         }
         try:
-            said = worker.ask(question, _ANSWER_SECONDS)
+            reply = worker.ask(question, _ANSWER_SECONDS)
         except ChildProcessError:
-            raise turned_down(chat.messages, f"renders within {self._limit:g} s; it was stopped") from None
-        if "no_tools" in said:
-            raise no_tools(chat)
-        if "error" in said:
-            raise turned_down(chat.messages, f"accepts ({said['error']})")
-        if "characters" in said:
-            raise InvalidRequest("chat.messages", f"{said['characters']} characters when rendered", f"at most {most}")
-        return str(said["text"])
+            raise template_refusal(chat.messages, f"renders within {self._limit:g} s; it was stopped") from None
+        if "no_tools" in reply:
+            raise tools_refusal(chat)
+        if "error" in reply:
+            raise template_refusal(chat.messages, f"accepts ({reply['error']})")
+        if "characters" in reply:
+            raise InvalidRequest("chat.messages", f"{reply['characters']} characters when rendered", f"at most {most}")
+        return str(reply["text"])
 
     def _ready(self, template: ChatTemplate | None) -> _Worker:
         """The process, told of this template if there is one; a new one where there is none, or it has ended."""
@@ -125,7 +125,7 @@ class ChatRenderer:
         return worker
 
 
-def no_tools(chat: Chat) -> InvalidRequest:
+def tools_refusal(chat: Chat) -> InvalidRequest:
     """The template would leave them out."""
     return InvalidRequest("chat.tools", f"{len(chat.tools)} tools", "none: the model's chat template takes no tools")
 
@@ -150,24 +150,24 @@ class _Worker:
     def running(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, what: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Raises ChildProcessError where it has ended, or says nothing in time; then it has."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         late = threading.Timer(seconds, self._process.kill)
         late.start()
         try:
-            self._process.stdin.write(json.dumps(what).encode() + b"\n")
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
             self._process.stdin.flush()
-            said = self._process.stdout.readline()
+            line = self._process.stdout.readline()
         except (OSError, ValueError):  # its pipes are closed
-            said = b""
+            line = b""
         finally:
             late.cancel()
-        if not said.endswith(b"\n"):
+        if not line.endswith(b"\n"):
             self.kill()
             raise ChildProcessError(f"its process has ended, or gave no answer in {seconds:g} s")
-        reply: dict[str, Any] = json.loads(said)
+        reply: dict[str, Any] = json.loads(line)
         return reply
 
     def kill(self) -> None:

@@ -60,18 +60,23 @@ def _grammar(wanted: ResponseFormat | None, prompt: Prompt, reading: ReadingOpti
     body = "" if wanted is None or demanded else _source(wanted)
     if reading is None:
         return body
-    written, calls = reading.written, list[tuple[CallFormat, str]]()
-    if written.transitions:
+    answer_format, calls = reading.written, list[tuple[CallFormat, str]]()
+    if answer_format.transitions:
         raise ValueError("this model's answers have headers, which no grammar is made for")
-    named = prompt.tool_choice if isinstance(prompt, Chat) else ToolMode.AUTO
+    tool_choice = prompt.tool_choice if isinstance(prompt, Chat) else ToolMode.AUTO
     for tool in reading.tools:
-        if isinstance(named, ToolMode) or tool.name == named:
-            how = None if written.tools is None else written.tools.call_format(tool.name)
-            if how is None:
+        if isinstance(tool_choice, ToolMode) or tool.name == tool_choice:
+            call_format = None if answer_format.tools is None else answer_format.tools.call_format(tool.name)
+            if call_format is None:
                 raise ValueError("this model does not write the arguments of its calls as JSON")
-            calls.append((how, tool.parameters))
-    several = not reading.single and written.tools is not None and written.tools.repeats and isinstance(named, ToolMode)
-    return compiler.answer(body, calls, several=several, thought=written.thinking, begun=reading.thinks)
+            calls.append((call_format, tool.parameters))
+    several = (
+        not reading.single
+        and answer_format.tools is not None
+        and answer_format.tools.repeats
+        and isinstance(tool_choice, ToolMode)
+    )
+    return compiler.answer(body, calls, several=several, thought=answer_format.thinking, begun=reading.thinks)
 
 
 def _wrong_tool(tools: Sequence[Tool], compiler: Grammars) -> tuple[str, str, str] | None:

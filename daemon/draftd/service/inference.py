@@ -45,13 +45,13 @@ from draftd.errors import (
     RemoteDown,
 )
 from draftd.planning.planner import FlagContext, Planner
-from draftd.service.answer import AnswerStream, reading_of, stop_matcher
-from draftd.service.call import Choice, EngineCall, next_choice, silent
+from draftd.service import prefixes
+from draftd.service.answer import AnswerStream, reading_options, stop_matcher
+from draftd.service.call import Choice, EngineCall, next_choice, stays_silent
 from draftd.service.chat_template import ChatRenderer
 from draftd.service.endings import error_of, reason_to_leave
 from draftd.service.formats import constraint_of
 from draftd.service.messages import Chat, message_parts, text_part
-from draftd.service.prefixes import beginning
 from draftd.service.request import (
     Chunk,
     LoadProgress,
@@ -63,12 +63,12 @@ from draftd.service.request import (
     RouteAnswer,
     Send,
     ServedModel,
-    checked,
     default_max_tokens,
+    validate_request,
 )
 from draftd.service.stream import Mailbox, TokenStream, Write, stall_guard
-from draftd.service.text import StopConditions, TextForm, echoed, tokenise
-from draftd.service.text_relay import Events, RelayStarted, RemoteAnswers, TextRelay, begin, local_plan
+from draftd.service.text import StopConditions, TextForm, echoed_prompt, tokenise
+from draftd.service.text_relay import Events, RelayStarted, RemoteAnswers, TextRelay, begin_relay, local_plan
 from draftd.settings import Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, ToldMessage
 
@@ -103,7 +103,7 @@ class InferenceService:
         self._stall = settings.server.write_stall_seconds or None
         self.limit = settings.engine.queue_capacity + settings.engine.max_batch + _SPARE_CALLS
         self.refused = 0
-        self.left: Counter[FinishReason] = Counter()  # requests that ended and the engine never had
+        self.ended_before_engine: Counter[FinishReason] = Counter()  # requests that ended and the engine never had
         self._relays = set[TextRelay]()  # requests that another daemon answers in text, now
         self.draining = False
         self._open: set[str] = set()
@@ -118,7 +118,7 @@ class InferenceService:
         self._grammars_ahead: asyncio.TimerHandle | None = None
 
     @property
-    def in_hand(self) -> int:
+    def open_requests(self) -> int:
         return len(self._open)
 
     @property
@@ -182,26 +182,26 @@ class InferenceService:
             generic_tools=self._generic_tools and self._worker.tokenizer.generic_tools,
         )
 
-    async def beginning(self, request: Request) -> tuple[int, ...]:
+    async def common_prefix(self, request: Request) -> tuple[int, ...]:
         """The tokens that all texts have which begin with the request's prompt. Raises as for a request."""
-        model, tokenizer = self._ready(), self._worker.tokenizer
-        valid = checked(request, model)
+        model, tokenizer = self._require_serving(), self._worker.tokenizer
+        valid = validate_request(request, model)
 
         async def encode(prompt: Prompt) -> tuple[int, ...]:
             return await tokenise(prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
 
-        return await beginning(valid.prompt, encode)
+        return await prefixes.common_prefix(valid.prompt, encode)
 
     async def count(self, request: Request) -> int:
         """Tokens of its prompt. Raises DraftdError where the request would be refused."""
-        model = self._ready()
-        prompt, client = checked(request, model).prompt, request.client
+        model = self._require_serving()
+        prompt, client = validate_request(request, model).prompt, request.client
         return len(await tokenise(prompt, self._worker.tokenizer, model, self._tokenising, self._chats, client))
 
     async def route(self, request: Request) -> RouteAnswer:
         """Which way it would go now. Raises as for a request that is refused for other reasons than its way."""
-        model, tokenizer = self._ready(), self._worker.tokenizer
-        valid, planner = checked(request, model), self._planner
+        model, tokenizer = self._require_serving(), self._worker.tokenizer
+        valid, planner = validate_request(request, model), self._planner
         ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
         most = default_max_tokens(len(ids), model) if request.max_tokens is None else valid.max_tokens
         route = planner.route(valid.wish, _context(valid, model, ids), most)
@@ -224,12 +224,12 @@ class InferenceService:
             self._forget(request_id)
             raise
         try:
-            await self._relay(call, send)
+            await self._send_events(call, send)
         except ClientStalled as error:
             log.warning("request %s: %s", request_id, error.message)
             raise
         finally:
-            self._leave(call)
+            self._release(call)
 
     async def _admit(self, request: Request, request_id: str, arrival: float) -> EngineCall:
         """Submits the request to the engine. Raises what it is refused with, after telemetry was told what was known of
@@ -238,8 +238,8 @@ class InferenceService:
         start = InferenceStart(operation, request_id, arrival, workload=request.workload)
         span: InferenceSpan | None = None
         try:
-            model, tokenizer = self._ready(), self._worker.tokenizer
-            valid = checked(request, model)
+            model, tokenizer = self._require_serving(), self._worker.tokenizer
+            valid = validate_request(request, model)
             chat_messages = _messages(valid.prompt)
             start = replace(
                 start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=chat_messages
@@ -247,24 +247,24 @@ class InferenceService:
             ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
             if request.max_tokens is None:
                 valid = replace(valid, max_tokens=default_max_tokens(len(ids), model))
-            reading = reading_of(valid.prompt, tokenizer, ids)
-            must = await constraint_of(valid, reading, self._worker.grammars, self._compiling)
+            reading = reading_options(valid.prompt, tokenizer, ids)
+            constraint = await constraint_of(valid, reading, self._worker.grammars, self._compiling)
             start = replace(start, prompt_tokens=len(ids), max_tokens=valid.max_tokens, choices=valid.n)
             span = self._begin_span(start)
             context = _context(valid, model, ids)
-            wish = replace(valid.wish, constrained=bool(must.grammar))
+            wish = replace(valid.wish, constrained=bool(constraint.grammar))
             plan = self._planner.plan(wish, context, model.info, valid.max_tokens)
             generic_tools = model.generic_tools and reading is not None and bool(reading.tools)
             plan = replace(plan, generic_tools=generic_tools)
             span.planned(plan, ContextTier.of(len(ids)))
-            if must.grammar:
-                span.constrained(must.kind, must.seconds)
-            handed: tuple[Events, RelayStarted] | None = None
+            if constraint.grammar:
+                span.constrained(constraint.kind, constraint.seconds)
+            remote_answer: tuple[Events, RelayStarted] | None = None
             if self._planner.router.relays_text(plan.strategy) and self._remote is not None:
                 try:
                     # The default of max_tokens is the other daemon's own.
                     relayed = replace(valid, max_tokens=request.max_tokens)
-                    handed = await begin(self._remote, relayed, span.trace)
+                    remote_answer = await begin_relay(self._remote, relayed, span.trace)
                 except RemoteDown as down:
                     if not self._planner.local_allowed(wish):
                         raise
@@ -288,27 +288,27 @@ class InferenceService:
                 ignore_eos=valid.ignore_eos,
                 stop_ids=frozenset(valid.stop_token_ids),
                 logprobs=valid.logprobs,
-                grammar=must.grammar,
+                grammar=constraint.grammar,
                 local_allowed=self._planner.local_allowed(wish),
                 trace=span.trace,
                 skip_prefix_cache=valid.skip_prefix_cache,
             )
-            echo = await echoed(valid, ids, tokenizer, self._tokenising)
+            echo = await echoed_prompt(valid, ids, tokenizer, self._tokenising)
             ends, form = _ends(valid), replace(_form(valid), before=len(echo[0]))
             choices, arrived = [], asyncio.Event()
             for i in range(valid.n):
                 name = request_id if valid.n == 1 else f"{request_id}-{i}"
-                stream = TokenStream(self._mailbox, partial(self._ended, request_id, name), arrived)
+                stream = TokenStream(self._mailbox, partial(self._finish_abandoned, request_id, name), arrived)
                 stop = stop_matcher(tokenizer, ends, reading, form)
-                likeliest = None if i else valid.told_of_prompt  # one is told for all
+                prompt_logprobs = None if i else valid.prompt_top_logprobs  # one is told for all
                 sampling = _sampling(valid.sampling, i)
-                own = replace(decode, id=name, sampling=sampling, stop=stop, prompt_logprobs=likeliest)
+                own = replace(decode, id=name, sampling=sampling, stop=stop, prompt_logprobs=prompt_logprobs)
                 choices.append(Choice(i, own, stream, AnswerStream(tokenizer, ends, reading, i, form), span))
-            if handed is None:
+            if remote_answer is None:
                 self._worker.submit_choices([(admitted.decode, admitted.stream) for admitted in choices])
         except asyncio.CancelledError:
             reason = reason_to_leave(request)
-            self.left[reason] += 1
+            self.ended_before_engine[reason] += 1
             (span or self._begin_span(start)).left(reason)
             raise
         except Exception as error:
@@ -320,18 +320,19 @@ class InferenceService:
         for admitted in choices[1:]:
             admitted.span = self._begin_span(replace(start, choice=admitted.index, sampling=admitted.decode.sampling))
             admitted.span.planned(plan, ContextTier.of(len(ids)))
-        router, told_tokens = self._planner.router, len(ids) if handed is None else handed[1].prompt_tokens
-        started = RequestStarted(request_id, model.info, told_tokens, plan, router.quality_of(plan.strategy))
-        if handed is None:
-            return EngineCall(valid, must, started, choices, arrived=arrived, echo=echo)
+        router = self._planner.router
+        prompt_tokens = len(ids) if remote_answer is None else remote_answer[1].prompt_tokens
+        started = RequestStarted(request_id, model.info, prompt_tokens, plan, router.quality_of(plan.strategy))
+        if remote_answer is None:
+            return EngineCall(valid, constraint, started, choices, arrived=arrived, echo=echo)
         spans = [admitted.span for admitted in choices]
-        relay = TextRelay(handed[0], started, valid, arrival, spans, router, self._relayed)
-        return EngineCall(valid, must, started, arrived=arrived, relay=relay, own=choices[0])
+        relay = TextRelay(remote_answer[0], started, valid, arrival, spans, router, self._count_relayed)
+        return EngineCall(valid, constraint, started, arrived=arrived, relay=relay, local_choice=choices[0])
 
-    def _go_on(self, call: EngineCall, text: str, tokens: int, why: str) -> None:
+    def _continue_locally(self, call: EngineCall, text: str, tokens: int, why: str) -> None:
         """With this daemon's own model, after `text`, of so many tokens of the other's. Raises DraftdError where that
         may not be, or cannot."""
-        choice, request = call.own, call.request
+        choice, request = call.local_choice, call.request
         assert choice is not None
         decode, left = choice.decode, choice.decode.max_tokens - tokens
         if not decode.local_allowed or decode.grammar or request.n > 1 or request.echo or left < 1:
@@ -340,71 +341,71 @@ class InferenceService:
         prompt = (*decode.prompt, *tokenizer.encode_rendered(text))
         least, plan = max(0, decode.min_tokens - tokens), local_plan(decode.plan, why)
         if text:
-            reading, form = reading_of(request.prompt, tokenizer, decode.prompt), replace(form, continues=True)
+            reading, form = reading_options(request.prompt, tokenizer, decode.prompt), replace(form, continues=True)
             decode = replace(decode, stop=stop_matcher(tokenizer, ends, reading, form))
             choice.answer = AnswerStream(tokenizer, ends, reading, choice.index, form)
         choice.decode = replace(decode, prompt=prompt, max_tokens=left, min_tokens=least, plan=plan)
         self._worker.submit(choice.decode, choice.stream)
         call.choices.append(choice)
 
-    def _ready(self) -> ServedModel:
+    def _require_serving(self) -> ServedModel:
         if self.draining:
             raise NotServing("the daemon is draining and takes no new requests", retry_after=1.0)
-        if self.in_hand - len(self._abandoned) > self.limit:
+        if self.open_requests - len(self._abandoned) > self.limit:
             raise QueueFull(f"{self.limit} requests are active, which is the limit", retry_after=1.0)
         if self._worker.state is EngineState.FAILED:
             raise NotServing(f"the engine failed: {self._worker.error}")
         return self.model()
 
-    async def _relay(self, call: EngineCall, send: Send) -> None:
+    async def _send_events(self, call: EngineCall, send: Send) -> None:
         """Sends what the engine says until it has said all."""
         started, error = call.started, None
         async with stall_guard(self._stall) as write:
             if call.relay is not None:
                 self._relays.add(call.relay)
                 try:
-                    await call.relay.run(send, write, partial(self._go_on, call))
+                    await call.relay.run(send, write, partial(self._continue_locally, call))
                 finally:
                     self._relays.discard(call.relay)
             else:
-                await self._begin(call, send, write)
-            left = list(call.choices)
-            while left:
-                choice = await next_choice(left, call.arrived)
+                await self._send_start(call, send, write)
+            open_choices = list(call.choices)
+            while open_choices:
+                choice = await next_choice(open_choices, call.arrived)
                 stream, answer = choice.stream, choice.answer
                 emission = await stream.take()
                 if emission is not None:
                     await write(send(answer.add(emission, stream.outcome if stream.exhausted else None)))
                     continue
-                left.remove(choice)
+                open_choices.remove(choice)
                 outcome = stream.outcome
                 assert outcome is not None
                 if call.relay is not None:
-                    outcome = call.relay.joined(outcome)
+                    outcome = call.relay.merge_outcome(outcome)
                 if (rest := answer.finish(outcome)) is not None:
                     await write(send(rest))
-                worth = self._planner.router.learn_answer(started.plan, call.request.workload, outcome)
+                price = self._planner.router.learn_answer(started.plan, call.request.workload, outcome)
                 # Before the client learns of the end: whoever looks then finds it counted.
-                choice.span.priced(worth.quality, worth.costs, worth.currency)
+                choice.span.priced(price.quality, price.costs, price.currency)
                 choice.span.finished(outcome, answer.parts())
-                await write(send(replace(answer.finished(outcome, started.plan), worth=worth)))
+                await write(send(replace(answer.finished_event(outcome, started.plan), price=price)))
                 error = error or error_of(outcome)
         if error is not None:
             raise error
 
-    async def _begin(self, call: EngineCall, send: Send, write: Write) -> None:
+    async def _send_start(self, call: EngineCall, send: Send, write: Write) -> None:
         """What is said before the engine says anything."""
         await write(send(call.started))
         first, processed, pause = call.choices[0].stream, 0, 0.0 if self._worker.unloaded else _NEWS_SECONDS
-        while await silent(call.choices, call.arrived, pause):
+        while await stays_silent(call.choices, call.arrived, pause):
             if self._worker.unloaded:
                 await write(send(LoadProgress(self._worker.progress)))
-            elif (far := self._prompt_progress(call)) is not None and far.processed_tokens > processed:
-                await write(send(far))
-                processed = far.processed_tokens
+            elif (progress := self._prompt_progress(call)) is not None and progress.processed_tokens > processed:
+                await write(send(progress))
+                processed = progress.processed_tokens
             pause = _NEWS_SECONDS
         emission, (text, offsets), prompt = Emission((), ()), call.echo, tuple[int, ...]()
-        if call.request.told_of_prompt is not None:
+        if call.request.prompt_top_logprobs is not None:
             emission_of_prompt = await first.take()
             if emission_of_prompt is None:  # it ended before
                 return
@@ -418,33 +419,33 @@ class InferenceService:
         if not call.request.return_progress:
             return None
         ids = {one.decode.id for one in call.choices}
-        begun = [one for one in self._worker.status().prompts if one.request in ids]
-        return max(begun, key=lambda one: one.processed_tokens, default=None)
+        prompts = [one for one in self._worker.status().prompts if one.request in ids]
+        return max(prompts, key=lambda one: one.processed_tokens, default=None)
 
-    def _leave(self, call: EngineCall) -> None:
-        """The front is done, perhaps before the engine has ended the request: then `_ended` is called later."""
-        request_id, late = call.started.request_id, dict[str, InferenceSpan]()
+    def _release(self, call: EngineCall) -> None:
+        """The front is done, perhaps before the engine is: then `_finish_abandoned` is called later."""
+        request_id, unfinished = call.started.request_id, dict[str, InferenceSpan]()
         for choice in call.choices:
             if choice.stream.outcome is not None:
                 choice.span.finished(choice.stream.outcome)  # a second time is ignored
                 continue
             choice.stream.abandon()
-            late[choice.decode.id] = choice.span
+            unfinished[choice.decode.id] = choice.span
             self._worker.cancel(choice.decode.id, reason_to_leave(call.request))
-        if late:
-            self._abandoned[request_id] = late
+        if unfinished:
+            self._abandoned[request_id] = unfinished
         else:
             self._forget(request_id)
 
-    def _relayed(self, outcome: Outcome) -> None:
+    def _count_relayed(self, outcome: Outcome) -> None:
         """The engine never had it."""
-        self.left[outcome.reason] += 1
+        self.ended_before_engine[outcome.reason] += 1
 
-    def _ended(self, request_id: str, choice: str, outcome: Outcome) -> None:
+    def _finish_abandoned(self, request_id: str, choice: str, outcome: Outcome) -> None:
         """Of a choice that its front has left."""
-        late = self._abandoned[request_id]
-        late.pop(choice).finished(outcome)
-        if not late:
+        unfinished = self._abandoned[request_id]
+        unfinished.pop(choice).finished(outcome)
+        if not unfinished:
             self._forget(request_id)
 
     def _forget(self, request_id: str) -> None:

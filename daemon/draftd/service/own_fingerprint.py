@@ -37,7 +37,7 @@ class OwnFingerprint:
         """Raises NotServing until the model is loaded."""
         files = self._worker.files.target
         if self._taken is None or self._taken[0] != files:
-            self._taken = files, asyncio.wrap_future(self._worker.fingerprints.submit(partial(self._made, files)))
+            self._taken = files, asyncio.wrap_future(self._worker.fingerprints.submit(partial(self._compute, files)))
         return self._taken[1]
 
     async def get(self) -> ServedFingerprint:
@@ -56,7 +56,7 @@ class OwnFingerprint:
         """All tokens by id. Raises NotServing."""
         return list(await asyncio.to_thread(self._worker.tokenizer.vocabulary))
 
-    def _made(self, files: ModelFiles | None) -> ServedFingerprint:
+    def _compute(self, files: ModelFiles | None) -> ServedFingerprint:
         info, tokenizer = self._worker.info, self._worker.tokenizer.fingerprint
         if files is None or files.stamps is None:
             what = ["made in memory", info.model, info.architecture, info.vocab_size, info.weight_bytes]

@@ -14,7 +14,7 @@ from draftd.model_info import ModelInfo
 from draftd.models.grammar import CompiledGrammar, Grammars
 from draftd.models.tokenizer import Tokenizer
 from draftd.service.formats import MAX_FORMAT_BYTES
-from draftd.service.request import Request, ServedModel, TokenIds, checked
+from draftd.service.request import Request, ServedModel, TokenIds, validate_request
 
 MAX_GRAMMAR = 4 * MAX_FORMAT_BYTES
 """Characters of a grammar as it is compiled, which is longer than what was written."""
@@ -41,7 +41,7 @@ def check_text(message: OpenSequence, info: ModelInfo, tokenizer: Tokenizer) -> 
         stop_token_ids=tuple(token for token in options.ends if token not in tokenizer.eos_ids),
     )
     try:
-        checked(request, ServedModel(info, message.max_tokens, 0, DepthMode.FIXED, chat_template=False))
+        validate_request(request, ServedModel(info, message.max_tokens, 0, DepthMode.FIXED, chat_template=False))
     except InvalidRequest as error:
         named = error.field.replace("tokens.ids", "tokens").replace("stop_token_ids", "end_tokens")
         raise InvalidRequest(f"open.{named}", error.value, error.allowed) from None
@@ -55,7 +55,7 @@ def check_model(fingerprint: str, served: str, info: ModelInfo) -> None:
         raise OtherWeights("open.model_fingerprint", fingerprint, allowed)
 
 
-async def compiled(grammar: str, compiler: Grammars | None, executor: Executor) -> CompiledGrammar | None:
+async def compile_grammar(grammar: str, compiler: Grammars | None, executor: Executor) -> CompiledGrammar | None:
     """What keeps it compiled for as long as it is held; None for no grammar. Raises InvalidRequest."""
     if not grammar:
         return None
@@ -70,22 +70,24 @@ async def compiled(grammar: str, compiler: Grammars | None, executor: Executor) 
     return grammar_of_text
 
 
-def request_of(
+def decode_request(
     message: OpenSequence,
-    left: int,
+    remaining: int,
     name: str,
     party: str,
-    steps: Proposals,
-    own: DecodePlan,
+    proposals: Proposals,
+    own_plan: DecodePlan,
     *,
     deepest: int,
     priority: int,
 ) -> DecodeRequest:
-    """`left`: tokens that may follow; `deepest`: the most that a step takes of a guess. `own`: how this daemon drafts
-    where the edge proposes nothing."""
+    """`remaining`: tokens that may follow; `deepest`: the most that a step takes of a guess. `own_plan`: how this
+    daemon drafts where the edge proposes nothing."""
     options = message.options
-    if own.drafter is not None:
-        plan = replace(own, alternatives=own.alternatives | {PEER}, reason=f"another daemon drafts; {own.reason}")
+    if own_plan.drafter is not None:
+        plan = replace(
+            own_plan, alternatives=own_plan.alternatives | {PEER}, reason=f"another daemon drafts; {own_plan.reason}"
+        )
     else:
         plan = DecodePlan(
             DecodeMode.SPECULATIVE if deepest else DecodeMode.AUTOREGRESSIVE,
@@ -98,7 +100,7 @@ def request_of(
     return DecodeRequest(
         id=name,
         prompt=message.tokens,
-        max_tokens=left,
+        max_tokens=remaining,
         plan=plan,
         arrival=time.monotonic(),
         sampling=options.sampling,
@@ -109,7 +111,7 @@ def request_of(
         stop_ids=frozenset(options.ends),
         logprobs=options.logprobs,
         grammar=options.grammar,
-        peer=steps,
+        peer=proposals,
         answered=len(message.tokens) - options.prompt,
         skip_prefix_cache=message.skip_prefix_cache,
     )

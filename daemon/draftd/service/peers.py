@@ -129,18 +129,18 @@ class Peer:
     lost_since: float = 0.0
     open: dict[int, VerifiedSequence] = field(default_factory=dict)
     leaving: set[VerifiedSequence] = field(default_factory=set)
-    left: asyncio.Event = field(default_factory=asyncio.Event)  # one of those has
+    one_left: asyncio.Event = field(default_factory=asyncio.Event)  # one of those has
     ended: OrderedDict[int, ClosedSequence] = field(default_factory=OrderedDict)
     forgotten: int = -1  # numbers up to this one are not used again
 
     @property
-    def party(self) -> str:
+    def share_key(self) -> str:
         """Whose part of what is shared it has: its own, or, while little has come of it, that of all new edges. Edges
         name themselves, and who comes as many has no more of it."""
         return self.edge if self.counts.verdicts >= _KNOWN_VERDICTS else NEW_EDGES
 
     @property
-    def held(self) -> list[VerifiedSequence]:
+    def sequences(self) -> list[VerifiedSequence]:
         """All that the engine has of it."""
         return [*self.open.values(), *self.leaving]
 
@@ -149,16 +149,16 @@ class Peer:
         """Tokens of context that its sequences may come to need."""
         return sum(one.reserved for one in self.open.values())
 
-    def remember(self, number: int, ended: ClosedSequence) -> None:
-        self.ended[number] = ended
+    def remember(self, number: int, sequence: ClosedSequence) -> None:
+        self.ended[number] = sequence
         self.ended.move_to_end(number)
         while len(self.ended) > _MOST_ENDED:
             oldest, _ = self.ended.popitem(last=False)
             self.forgotten = max(self.forgotten, oldest)
 
     def total(self) -> PeerCounts:
-        live = [PeerCounts(stale=one.steps.stale, wasted=one.steps.wasted) for one in self.held]
-        return summed([self.counts, *live])
+        live = [PeerCounts(stale=one.steps.stale, wasted=one.steps.wasted) for one in self.sequences]
+        return sum_counts([self.counts, *live])
 
 
 @dataclass(slots=True)
@@ -189,12 +189,12 @@ class VerifiedSequence:
         compiled: CompiledGrammar | None,
         *,
         mailbox: Mailbox,
-        heard: Callable[[VerifiedSequence, FromVerifier | Outcome], None],
+        on_message: Callable[[VerifiedSequence, FromVerifier | Outcome], None],
         wake: Callable[[], None],
         span: VerificationSpan,
         deepest: int,
     ) -> None:
-        """`heard` is told on the event loop what the engine says of it. `wake`: the engine, for a step that came.
+        """`on_message` is told on the event loop what the engine says of it. `wake`: the engine, for a step that came.
         `deepest`: the most tokens that a step takes of its guess."""
         self.id = uuid.uuid4().hex
         self.connection, self.peer, self.number = connection, connection.peer, message.sequence
@@ -205,14 +205,14 @@ class VerifiedSequence:
         self.closing: SequenceClosed | None = None  # what is said at its end, where the end is not its own
         self.applied: int | None = None  # tokens of the text, where the edge is done with it
         self.span, self.counts = span, PeerCounts()
-        self._mailbox, self._heard = mailbox, heard
+        self._mailbox, self._on_message = mailbox, on_message
         self.steps = PeerSequence(
-            self.number, message.tokens, self._told, wake, deepest=deepest, readable=connection.readable
+            self.number, message.tokens, self._post, wake, deepest=deepest, readable=connection.readable
         )
 
     # engine thread
 
-    def _told(self, message: FromVerifier) -> None:
+    def _post(self, message: FromVerifier) -> None:
         self._mailbox.post(self, message)
 
     def on_tokens(self, emission: Emission) -> None:
@@ -224,9 +224,9 @@ class VerifiedSequence:
     # event loop
 
     def receive(self, item: FromVerifier | Outcome) -> None:
-        self._heard(self, item)
+        self._on_message(self, item)
 
-    def ended(self, outcome: Outcome, *, replaced: bool) -> None:
+    def end_span(self, outcome: Outcome, *, replaced: bool) -> None:
         """Its span is told how, and what it came to. `replaced`: by a connection that came back."""
         self.counts.stale, self.counts.wasted = self.steps.stale, self.steps.wasted
         why = "" if self.closing is None else self.closing.error
@@ -278,19 +278,19 @@ class PeerConnection:
             self._wake()
         return item
 
-    async def handled(self) -> None:
+    async def throttle(self) -> None:
         """A message was: returns when the next may be read. Each verdict allows for a few, and besides those some
         hundreds are in a second: whoever sends what nothing comes of is read slowly, so that no other waits for it."""
         if seconds := self.peer.pace.spend():
             await asyncio.sleep(seconds)
 
-    def exchanged(self, received: int = 0, sent: int = 0) -> None:
+    def count_bytes(self, received: int = 0, sent: int = 0) -> None:
         """Bytes of messages."""
         self.peer.counts.bytes_received += received
         self.peer.counts.bytes_sent += sent
 
 
-def count(sequence: VerifiedSequence, verdict: Verdict) -> None:
+def count_verdict(sequence: VerifiedSequence, verdict: Verdict) -> None:
     peer = sequence.peer
     for counts in (peer.counts, sequence.counts):
         counts.verdicts += 1
@@ -302,6 +302,6 @@ def count(sequence: VerifiedSequence, verdict: Verdict) -> None:
     peer.pace.earn(_MESSAGES_PER_VERDICT)
 
 
-def summed(several: Iterable[PeerCounts]) -> PeerCounts:
+def sum_counts(several: Iterable[PeerCounts]) -> PeerCounts:
     counts = list(several)
     return PeerCounts(**{each.name: sum(getattr(one, each.name) for one in counts) for each in fields(PeerCounts)})

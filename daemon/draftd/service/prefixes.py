@@ -16,7 +16,7 @@ _CONTINUATIONS = ("\n", " and", "s", "1")
 _FOLLOWING = ("Hello", "7 of them")
 
 
-async def beginning(prompt: Prompt, encode: Callable[[Prompt], Awaitable[tuple[int, ...]]]) -> tuple[int, ...]:
+async def common_prefix(prompt: Prompt, encode: Callable[[Prompt], Awaitable[tuple[int, ...]]]) -> tuple[int, ...]:
     """`encode` raises what a request with such a prompt would be refused with; token ids are used as they are. Raises
     InvalidRequest where so few are left that they would not be looked up."""
     if isinstance(prompt, TokenIds):
@@ -24,7 +24,7 @@ async def beginning(prompt: Prompt, encode: Callable[[Prompt], Awaitable[tuple[i
     elif isinstance(prompt, RawText):
         field, variants = "prompt", [RawText(prompt.text + more) for more in _CONTINUATIONS]
     else:
-        field, variants = "chat", [_followed(prompt, text) for text in _FOLLOWING]
+        field, variants = "chat", [_append_message(prompt, text) for text in _FOLLOWING]
     texts = [await encode(one) for one in variants]
     alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*texts, strict=False))
     tokens = tuple(ids[0] for ids in alike)
@@ -35,7 +35,7 @@ async def beginning(prompt: Prompt, encode: Callable[[Prompt], Awaitable[tuple[i
     return tokens
 
 
-def _followed(chat: Chat, text: str) -> Chat:
+def _append_message(chat: Chat, text: str) -> Chat:
     """Many templates want user and assistant by turns."""
     role = "assistant" if chat.messages[-1].role == "user" else "user"
     return replace(chat, messages=(*chat.messages, Message(role, text)), continues=False)

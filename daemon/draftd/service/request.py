@@ -101,7 +101,7 @@ class Request:
     skip_prefix_cache: bool = False  # the prompt is computed, and nothing is kept for other requests
 
     @property
-    def told_of_prompt(self) -> int | None:
+    def prompt_top_logprobs(self) -> int | None:
         """Of so many of the likeliest tokens besides each of the prompt's: an echoed prompt has what the answer has."""
         echoed = self.logprobs if self.echo else None
         return max((most for most in (self.prompt_logprobs, echoed) if most is not None), default=None)
@@ -182,7 +182,7 @@ class Chunk:
 class ChoiceFinished:
     """The end of one choice. `stop` is the stop string that ended the text, where one did, and `stop_token_id` the id
     of `stop_token_ids`. `tool_calls`: how many are complete. `warning`: what a client should know of the answer.
-    `worth`: what it cost and what it is good for."""
+    `price`: what it cost and what it is good for."""
 
     outcome: Outcome
     plan: DecodePlan
@@ -192,7 +192,7 @@ class ChoiceFinished:
     tool_calls: int = 0
     reasoning_tokens: int = 0
     warning: str = ""
-    worth: AnswerPrice = field(default_factory=AnswerPrice)
+    price: AnswerPrice = field(default_factory=AnswerPrice)
 
 
 AnswerEvent = RequestStarted | Chunk | ChoiceFinished
@@ -213,7 +213,7 @@ class ServedModel:
     generic_tools: bool = False  # the chat template takes no tools, and they are offered as text
 
 
-def checked(request: Request, model: ServedModel) -> Request:
+def validate_request(request: Request, model: ServedModel) -> Request:
     """The request with every field in order and its defaults filled in. A prompt's length is not known before it is
     tokenised. Raises InvalidRequest, which names the first field that is wrong."""
     if request.problem is not None:
@@ -236,7 +236,7 @@ def checked(request: Request, model: ServedModel) -> Request:
     # -0.0 would be greedy too, and look strange on a span.
     sampling = replace(p, temperature=p.temperature + 0.0, min_p=p.min_p + 0.0)
     stop = tuple(dict.fromkeys(filter(None, request.stop)))  # an empty one, which some clients send, is none
-    wish = replace(request.wish, here=_only_here(request), by_id=_by_id(request))
+    wish = replace(request.wish, local_only=_local_only_reason(request), token_ids_only=_token_id_reason(request))
     return replace(request, max_tokens=max_tokens, sampling=sampling, stop=stop, wish=wish)
 
 
@@ -250,7 +250,7 @@ class RouteAnswer:
     currency: str
 
 
-def _by_id(request: Request) -> str:
+def _token_id_reason(request: Request) -> str:
     """What of the request has meaning only with this model's token ids, for people; empty where nothing has."""
     has = {
         "tokens": isinstance(request.prompt, TokenIds),
@@ -263,9 +263,9 @@ def _by_id(request: Request) -> str:
     return f"{named} of this model's token ids, and the remote has another tokenizer" if named else ""
 
 
-def _only_here(request: Request) -> str:
+def _local_only_reason(request: Request) -> str:
     """What of the request only this daemon's own target answers, for people; empty where nothing is."""
-    if request.told_of_prompt is not None:
+    if request.prompt_top_logprobs is not None:
         field = "prompt_logprobs" if request.prompt_logprobs is not None else "logprobs with echo"
         return f"{field}: log-probabilities of a prompt are those of this daemon's own model"
     return "max_tokens 0: there is no answer to decode" if request.max_tokens == 0 else ""
@@ -291,7 +291,7 @@ def check_caller(name: str) -> None:
     _check(len(name.encode()) <= MAX_CALLER_BYTES, "caller", name, f"at most {MAX_CALLER_BYTES} bytes")
 
 
-def turned_down(messages: Sequence[Message], wanted: str) -> InvalidRequest:
+def template_refusal(messages: Sequence[Message], wanted: str) -> InvalidRequest:
     """What the template makes of messages is not `wanted`. Templates raise on what they do not take, each in its own
     way: roles out of order, no system message, …"""
     roles = ", ".join(message.role for message in messages)

@@ -60,7 +60,7 @@ def main() -> None:
         # The signal's default ends the process, whatever the template is at. It is of processor time: on a busy machine
         # a text has as long as on an idle one.
         signal.setitimer(signal.ITIMER_PROF, template["seconds"])
-        said: dict[str, Any]
+        reply: dict[str, Any]
         try:
             tools, arguments = question["tools"], question["arguments"]
             messages, tools = shape.shaped(question["messages"], tools)
@@ -68,19 +68,19 @@ def main() -> None:
                 text = unfinished(messages, partial(render, tools=tools, arguments=arguments, answer=False))
             else:
                 text = render(messages, tools, arguments)
-            said = {"text": text} if len(text) <= question["most"] else {"characters": len(text)}
+            reply = {"text": text} if len(text) <= question["most"] else {"characters": len(text)}
         except ToolsIgnored:
-            said = {"no_tools": True}
+            reply = {"no_tools": True}
         except MemoryError:
-            said = {"error": "the text takes too much memory"}
+            reply = {"error": "the text takes too much memory"}
         except Exception as error:
-            said = {"error": str(error)}
+            reply = {"error": str(error)}
         signal.setitimer(signal.ITIMER_PROF, 0)
-        _say(said)
+        _say(reply)
 
 
-def _say(what: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(json.dumps(what).encode() + b"\n")
+def _say(reply: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(json.dumps(reply).encode() + b"\n")
     sys.stdout.buffer.flush()
 
 

@@ -14,9 +14,9 @@ from functools import partial
 from draftd.errors import InvalidRequest
 from draftd.models.conversation import ToolsIgnored
 from draftd.models.tokenizer import Tokenizer
-from draftd.service.chat_template import ChatRenderer, no_tools
+from draftd.service.chat_template import ChatRenderer, tools_refusal
 from draftd.service.messages import Chat, message_dict, tool_dicts
-from draftd.service.request import Prompt, RawText, Request, ServedModel, TokenIds, check_length, turned_down
+from draftd.service.request import Prompt, RawText, Request, ServedModel, TokenIds, check_length, template_refusal
 
 # Longer texts are tokenised on another thread: a megabyte takes about a second.
 _INLINE_CHARACTERS = 4096
@@ -47,7 +47,7 @@ async def tokenise(
         if len(text) <= _INLINE_CHARACTERS:
             ids = encode()
         else:
-            if await run(executor, _hopeless, text, tokenizer, context_length):
+            if await run(executor, _surely_too_long, text, tokenizer, context_length):
                 raise InvalidRequest(field, f"{len(text)} characters", f"1 to {context_length - 1} tokens")
             ids = await run(executor, encode)
     check_length(ids, prompt, model)
@@ -57,7 +57,7 @@ async def tokenise(
     return tuple(ids)
 
 
-def _hopeless(text: str, tokenizer: Tokenizer, context_length: int) -> bool:
+def _surely_too_long(text: str, tokenizer: Tokenizer, context_length: int) -> bool:
     """Whether a text is far too long, found out from its beginning: tokenising all of it may take many seconds."""
     if len(text) > context_length * _LONGEST_TOKEN:
         return True
@@ -73,9 +73,9 @@ def _encode(prompt: RawText | Chat, tokenizer: Tokenizer) -> list[int]:
     try:
         return tokenizer.render_chat(messages, tools, prompt.template_arguments, prompt.continues)
     except ToolsIgnored:
-        raise no_tools(prompt) from None
+        raise tools_refusal(prompt) from None
     except Exception as error:
-        raise turned_down(prompt.messages, f"accepts ({error})") from error
+        raise template_refusal(prompt.messages, f"accepts ({error})") from error
 
 
 class StopScanner:
@@ -173,7 +173,7 @@ class TextStream:
         return special is not None and token not in self._shown_ids and not self._reads(special)
 
 
-async def echoed(
+async def echoed_prompt(
     request: Request, ids: Sequence[int], tokenizer: Tokenizer, executor: Executor
 ) -> tuple[str, Sequence[int]]:
     """The text of its prompt that the answer begins with, and with log-probabilities where each of the prompt's tokens

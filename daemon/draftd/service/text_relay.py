@@ -67,18 +67,18 @@ Events = AsyncGenerator[RelayStarted | Chunk | RelayFinished, None]
 
 
 @dataclass(slots=True)
-class _Choice:
+class _RelayedChoice:
     span: InferenceSpan
     stats: RequestStats
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     over: bool = False
-    parted: bool = False  # it has parts besides its text
+    has_parts: bool = False  # it has parts besides its text
 
     def take(self, chunk: Chunk, now: float) -> None:
         stats, tokens = self.stats, len(chunk.emission.tokens)
         self.texts.append(chunk.text)
-        self.parted |= any(not isinstance(delta, TextDelta) for delta in chunk.deltas)
+        self.has_parts |= any(not isinstance(delta, TextDelta) for delta in chunk.deltas)
         self.thoughts += [delta.text for delta in chunk.deltas if isinstance(delta, ReasoningDelta)]
         if not tokens:
             return
@@ -104,7 +104,7 @@ class _Choice:
 
 
 class TextRelay:
-    """One request. `ended` hears of each choice's outcome, once."""
+    """One request. `on_end` hears of each choice's outcome, once."""
 
     def __init__(
         self,
@@ -114,21 +114,22 @@ class TextRelay:
         arrival: float,
         spans: Sequence[InferenceSpan],
         router: Router,
-        ended: Callable[[Outcome], None],
+        on_end: Callable[[Outcome], None],
     ) -> None:
         self._events, self._started, self._request = events, started, request
-        self._router, self._ended, self._gone = router, ended, ""
+        self._router, self._on_end, self._lost_reason = router, on_end, ""
         self._limit = asyncio.timeout(None)
         now = time.monotonic()
         self._choices = [
-            _Choice(span, RequestStats(started.prompt_tokens, arrival, scheduled=now, remote=RemoteCounts()))
+            _RelayedChoice(span, RequestStats(started.prompt_tokens, arrival, scheduled=now, remote=RemoteCounts()))
             for span in spans
         ]
 
-    async def run(self, send: Send, write: Write, go_on: Callable[[str, int, str], None]) -> None:
-        """Passes on what comes. Where the other daemon goes, `go_on` is told the text so far, its tokens, and why, and
-        may have it continued. Raises DraftdError where the answer ended before its end, after its `ChoiceFinished`."""
-        left = FinishReason.CANCELLED
+    async def run(self, send: Send, write: Write, continue_locally: Callable[[str, int, str], None]) -> None:
+        """Passes on what comes. Where the other daemon goes, `continue_locally` is told the text so far, its tokens,
+        and why, and may have it continued. Raises DraftdError where the answer ended before its end, after its
+        `ChoiceFinished`."""
+        reason = FinishReason.CANCELLED
         try:
             async with self._limit, aclosing(self._events) as events:
                 await write(send(self._started))
@@ -139,23 +140,23 @@ class TextRelay:
                     elif isinstance(event, RelayFinished):
                         self._count(event)
                         if event.reason in (FinishReason.STOP, FinishReason.LENGTH):  # else an error follows
-                            await write(send(self._finished(event.choice, event.reason, event)))
+                            await write(send(self._finish(event.choice, event.reason, event)))
         except TimeoutError:
             if not self._limit.expired():
                 raise
             stopping = NotServing("the daemon is stopping; the answer ended before its end", retry_after=1.0)
-            await self._end(left, stopping, write, send)
+            await self._end(reason, stopping, write, send)
             raise stopping from None
         except DraftdError as error:
-            if isinstance(error, RemoteDown) and self._continued(error, go_on):
+            if isinstance(error, RemoteDown) and self._try_local(error, continue_locally):
                 return
-            left = FinishReason.DEADLINE if error.grpc_status == "DEADLINE_EXCEEDED" else FinishReason.ERROR
-            await self._end(left, error, write, send)
+            reason = FinishReason.DEADLINE if error.grpc_status == "DEADLINE_EXCEEDED" else FinishReason.ERROR
+            await self._end(reason, error, write, send)
             raise
         finally:
             for i, choice in enumerate(self._choices):
                 if not choice.over:
-                    self._finished(i, left)
+                    self._finish(i, reason)
 
     def stop(self) -> None:
         """Ends it now: the daemon does not wait for it any longer."""
@@ -167,21 +168,21 @@ class TextRelay:
         retry = error.retry_after or 1.0 if isinstance(error, RemoteDown) else None
         for i, choice in enumerate(self._choices):
             if not choice.over:
-                await write(send(self._finished(i, reason, error=error.message, unavailable=retry)))
+                await write(send(self._finish(i, reason, error=error.message, unavailable=retry)))
 
-    def _continued(self, error: RemoteDown, go_on: Callable[[str, int, str], None]) -> bool:
+    def _try_local(self, error: RemoteDown, continue_locally: Callable[[str, int, str], None]) -> bool:
         """Only plain text can be: of a thought or a call the local model has other marks."""
         choice = self._choices[0]
-        if choice.over or choice.parted:
+        if choice.over or choice.has_parts:
             return False
         try:
-            go_on("".join(choice.texts), choice.stats.counts.emitted, error.message)
+            continue_locally("".join(choice.texts), choice.stats.counts.emitted, error.message)
         except DraftdError:
             return False
-        choice.over, self._gone = True, error.message
+        choice.over, self._lost_reason = True, error.message
         return True
 
-    def joined(self, outcome: Outcome) -> Outcome:
+    def merge_outcome(self, outcome: Outcome) -> Outcome:
         """Of the whole answer, that of its last part being `outcome`."""
         before, after = self._choices[0].stats, outcome.stats
         begun = (
@@ -200,7 +201,7 @@ class TextRelay:
             gaps=before.gaps + after.gaps,
             remote=replace(before.remote or RemoteCounts(), failed_over=1),
         )
-        return replace(outcome, stats=stats, failed_over=self._gone)
+        return replace(outcome, stats=stats, failed_over=self._lost_reason)
 
     def _count(self, end: RelayFinished) -> None:
         stats = self._choices[end.choice].stats
@@ -209,7 +210,7 @@ class TextRelay:
         stats.remote.tokens = end.counts.emitted
         stats.remote.queue_seconds, stats.remote.target_seconds = end.queue_seconds, end.target_seconds
 
-    def _finished(
+    def _finish(
         self,
         index: int,
         reason: FinishReason,
@@ -222,10 +223,10 @@ class TextRelay:
         choice.over, choice.stats.finished = True, time.monotonic()
         end = end or RelayFinished(index, reason, choice.stats.counts)
         outcome = Outcome(reason, choice.stats, end.degraded, error, unavailable=unavailable)
-        worth = self._router.learn_answer(plan, self._request.workload, outcome)
-        choice.span.priced(worth.quality, worth.costs, worth.currency)
+        price = self._router.learn_answer(plan, self._request.workload, outcome)
+        choice.span.priced(price.quality, price.costs, price.currency)
         choice.span.finished(outcome, choice.parts)
-        self._ended(outcome)
+        self._on_end(outcome)
         return ChoiceFinished(
             outcome,
             plan,
@@ -235,11 +236,11 @@ class TextRelay:
             end.tool_calls,
             end.reasoning_tokens,
             end.warning,
-            worth,
+            price,
         )
 
 
-async def begin(answers: RemoteAnswers, request: Request, trace: str) -> tuple[Events, RelayStarted]:
+async def begin_relay(answers: RemoteAnswers, request: Request, trace: str) -> tuple[Events, RelayStarted]:
     """The events that follow, once the other daemon has taken the request. Raises what it is refused with."""
     events = answers.answer(request, trace)
     first = await anext(events, None)

@@ -40,20 +40,20 @@ class CallReader:
     def begin(self) -> None:
         """The mark before calls has come."""
         self._raw = ""  # since the last complete call
-        self._whole = not self._written.styles  # it is read when it has ended
-        self._before: JsonStyle | None = None  # of the last complete call between these marks
+        self._deferred = not self._written.styles  # it is read when it has ended
+        self._last_style: JsonStyle | None = None  # of the last complete call between these marks
         self._open: _OpenCall | None = None
 
     def feed(self, text: str) -> list[Delta]:
         deltas: list[Delta] = []
         self._raw += text
-        while not self._whole and not self.done and self._step(deltas):
+        while not self._deferred and not self.done and self._step(deltas):
             pass
         return deltas
 
     def end(self, mark: str, *, cut: bool) -> list[Delta]:
         """The calls end with `mark`, or (`cut`) are cut short."""
-        raw, before, call = self._raw, self._before, self._open
+        raw, before, call = self._raw, self._last_style, self._open
         if self.done or (call is None and before is not None and before.closing.fullmatch(raw)):
             return []
         try:
@@ -61,16 +61,16 @@ class CallReader:
                 raise MalformedCall("the answer ends within it")
             calls = self._written.read(raw, self._tools)
             if call is None:
-                return self._told(calls)
+                return self._emit_calls(calls)
             # It has begun, and what follows its arguments is unusual.
-            if not call.is_all(calls):
+            if not call.matches(calls):
                 raise MalformedCall("it is not as it began")
-            return [self._ended(call)]
+            return [self._end_call(call)]
         except MalformedCall as error:
             if call is not None:
                 self._warn(f"a tool call is malformed and is sent as far as it was understood: {str(error)[:200]}")
                 rest = raw[call.at :]
-                deltas: list[Delta] = [self._ended(call)]
+                deltas: list[Delta] = [self._end_call(call)]
                 return [*deltas, TextDelta(rest)] if re.search(r"\w", rest) else deltas
             self._warn(f"a tool call is malformed and is sent as text: {str(error)[:200]}")
         return [TextDelta(raw if before is not None else f"{self._written.start}{raw}{mark}")]
@@ -80,24 +80,24 @@ class CallReader:
         if self._open is None:
             for style in self._written.styles:
                 if (header := style.header.match(self._raw)) and header.end() <= _LONGEST:
-                    self._whole = header["name"] not in self._names
-                    if not self._whole:
+                    self._deferred = header["name"] not in self._names
+                    if not self._deferred:
                         self._open = _OpenCall(style, self._begin(header["name"], deltas), header.end())
-                    return not self._whole
-            self._whole = len(self._raw) > _LONGEST
+                    return not self._deferred
+            self._deferred = len(self._raw) > _LONGEST
             return False
         call = self._open
-        if piece := call.more(self._raw):
+        if piece := call.take_arguments(self._raw):
             deltas.append(ToolCallArguments(piece))
         if not call.closed:
             return False
         if not (footer := call.style.footer.match(self._raw, call.at)):
-            self._whole = len(self._raw) - call.at > _LONGEST
+            self._deferred = len(self._raw) - call.at > _LONGEST
             return False
         if not is_object(call.arguments):
-            self._whole = True
+            self._deferred = True
             return False
-        deltas.append(self._ended(call))
+        deltas.append(self._end_call(call))
         self._raw = self._raw[footer.end() :]
         return True
 
@@ -107,12 +107,12 @@ class CallReader:
         deltas.append(call)
         return call
 
-    def _ended(self, call: _OpenCall) -> ToolCallEnded:
-        self._open, self._before = None, call.style
+    def _end_call(self, call: _OpenCall) -> ToolCallEnded:
+        self._open, self._last_style = None, call.style
         self.complete.append(ToolCall(call.begun.id, call.begun.name, call.arguments))
         return ToolCallEnded(self.complete[-1])
 
-    def _told(self, calls: list[FoundCall]) -> list[Delta]:
+    def _emit_calls(self, calls: list[FoundCall]) -> list[Delta]:
         if self._single and len(calls) > 1:
             self._warn(f"of {len(calls)} tool calls only the first is sent: parallel calls are off")
             del calls[1:]
@@ -136,7 +136,7 @@ class _OpenCall:
         self.closed = False
         self._depth, self._string, self._escaped = 0, False, False
 
-    def more(self, text: str) -> str:
+    def take_arguments(self, text: str) -> str:
         """What came of the arguments."""
         end = self.at
         while end < len(text) and not self.closed:
@@ -146,7 +146,7 @@ class _OpenCall:
         self.arguments += piece
         return piece
 
-    def is_all(self, calls: list[FoundCall]) -> bool:
+    def matches(self, calls: list[FoundCall]) -> bool:
         """Whether these calls are this one."""
         if not self.closed or len(calls) != 1 or calls[0].name != self.begun.name or not is_object(self.arguments):
             return False

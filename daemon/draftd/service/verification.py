@@ -43,7 +43,7 @@ from draftd.errors import (
 )
 from draftd.planning.planner import Planner
 from draftd.service.own_fingerprint import OwnFingerprint
-from draftd.service.peer_requests import check_model, check_text, compiled, request_of
+from draftd.service.peer_requests import check_model, check_text, compile_grammar, decode_request
 from draftd.service.peers import (
     ClosedSequence,
     Peer,
@@ -51,8 +51,8 @@ from draftd.service.peers import (
     Refusals,
     VerifiedSequence,
     VerifierIdentity,
-    count,
-    summed,
+    count_verdict,
+    sum_counts,
 )
 from draftd.service.request import MAX_PRIORITY
 from draftd.service.stream import Mailbox
@@ -91,7 +91,7 @@ class VerificationService:
         self.draining = False
         self._worker, self._planner, self._settings, self._limits = worker, planner, settings, settings.verify
         self._peers: OrderedDict[str, Peer] = OrderedDict()  # the one that connected last is the last
-        self._gone = PeerCounts()  # of those that are not remembered
+        self._forgotten = PeerCounts()  # of those that are not remembered
         self.refusals = Refusals()
         self._mailbox = Mailbox(asyncio.get_running_loop())
         self._capacity = settings.engine.queue_capacity
@@ -107,7 +107,7 @@ class VerificationService:
         if self.enabled:
             self._fingerprint.begin()
 
-    async def served(self) -> VerifierIdentity:
+    async def identity(self) -> VerifierIdentity:
         """Raises NotServing until the model is loaded and its fingerprint taken."""
         self._check_serving()
         fingerprint, info, worker = await self._fingerprint.get(), self._worker.info, self._worker
@@ -122,7 +122,7 @@ class VerificationService:
             step_seconds=worker.step_seconds,
             prefill_seconds=worker.prefill_seconds,
             max_sequences=self._limits.sequences_per_peer,
-            drafts=self._planner.own(info).drafter is not None,
+            drafts=self._planner.plan_for_peer(info).drafter is not None,
         )
 
     async def vocabulary(self) -> tuple[str, list[bytes]]:
@@ -134,12 +134,12 @@ class VerificationService:
         """On any thread."""
         peers = [(one.connection, one.total(), len(one.open)) for one in list(self._peers.values())]
         connected = {at.address: counts for at, counts, _ in peers if at is not None}
-        total = summed([self._gone, *(counts for _, counts, _ in peers)])
+        total = sum_counts([self._forgotten, *(counts for _, counts, _ in peers)])
         total.refused = sum((refusals := self.refusals.counts).values())
         return VerificationStatus(connected, total, sum(held for _, _, held in peers), refusals)
 
     @property
-    def asked(self) -> bool:
+    def has_status(self) -> bool:
         """Whether there is anything to say of edges: they are verified for, or were refused. Any thread."""
         return self.enabled or any(self.refusals.counts.values())
 
@@ -167,13 +167,13 @@ class VerificationService:
         self._peers.move_to_end(edge)
         peer.connection = connection = PeerConnection(peer, address, self._worker.wake)
         peer.counts.connections += 1
-        lost = [other for other in self._peers.values() if other.connection is None and other.open]
-        lost.sort(key=lambda other: other.lost_since)
-        for other in lost[: max(0, connected + 1 + len(lost) - most)]:
+        disconnected = [other for other in self._peers.values() if other.connection is None and other.open]
+        disconnected.sort(key=lambda other: other.lost_since)
+        for other in disconnected[: max(0, connected + 1 + len(disconnected) - most)]:
             self._end_all(other, "its edge is gone, and others came")
         self._forget()
         if self._watch is None:
-            self._watch = asyncio.create_task(self._watched(), name="draftd-watch-peers")
+            self._watch = asyncio.create_task(self._watch_peers(), name="draftd-watch-peers")
         return connection
 
     def disconnect(self, connection: PeerConnection) -> None:
@@ -196,7 +196,7 @@ class VerificationService:
             self._close(connection, message)
         else:
             await self._open(connection, message)
-        await connection.handled()
+        await connection.throttle()
 
     def refuse(self, connection: PeerConnection, sequence: int, error: DraftdError) -> None:
         """Says why a sequence cannot be opened."""
@@ -228,21 +228,21 @@ class VerificationService:
 
     def _close(self, connection: PeerConnection, message: CloseSequence) -> None:
         peer = connection.peer
-        sequence, ended = peer.open.get(message.sequence), peer.ended.get(message.sequence)
+        sequence, closed_sequence = peer.open.get(message.sequence), peer.ended.get(message.sequence)
         if sequence is not None:
             if sequence.applied is None:
                 sequence.applied = message.known
             self._end(sequence, SequenceClosed(message.sequence))
             return
-        if ended is not None:
-            peer.counts.discarded += ended.settle(message.known)
+        if closed_sequence is not None:
+            peer.counts.discarded += closed_sequence.settle(message.known)
         connection.put(SequenceClosed(message.sequence))  # the edge need not say it on another connection again
 
     async def _open(self, connection: PeerConnection, message: OpenSequence) -> None:
         peer = connection.peer
         try:
             await self._replace(peer, message)
-            sequence, request = await self._admitted(connection, message)
+            sequence, request = await self._admit(connection, message)
             peer.open[message.sequence] = sequence
             try:
                 self._worker.submit(request, sequence)
@@ -258,45 +258,44 @@ class VerificationService:
     async def _replace(self, peer: Peer, message: OpenSequence) -> None:
         """Ends an earlier sequence of that number: the edge goes on from what it knows of the text."""
         number, length = message.sequence, len(message.tokens)
-        ended, sequence = peer.ended.get(number), peer.open.pop(number, None)
+        closed_sequence, sequence = peer.ended.get(number), peer.open.pop(number, None)
         if sequence is not None:
             sequence.applied = length if sequence.applied is None else sequence.applied
             peer.leaving.add(sequence)
             self._end(sequence, SequenceClosed(number))
             while len(peer.leaving) > self._limits.sequences_per_peer:
-                peer.left.clear()
-                await peer.left.wait()
-        elif ended is not None and not ended.closed:
-            peer.counts.discarded += ended.settle(length)
+                peer.one_left.clear()
+                await peer.one_left.wait()
+        elif closed_sequence is not None and not closed_sequence.closed:
+            peer.counts.discarded += closed_sequence.settle(length)
             del peer.ended[number]
-        elif ended is not None or number <= peer.forgotten:
+        elif closed_sequence is not None or number <= peer.forgotten:
             raise InvalidRequest("open.sequence", number, "a number that was not used before: they count up")
 
-    async def _admitted(
-        self, connection: PeerConnection, message: OpenSequence
-    ) -> tuple[VerifiedSequence, DecodeRequest]:
+    async def _admit(self, connection: PeerConnection, message: OpenSequence) -> tuple[VerifiedSequence, DecodeRequest]:
         """Raises DraftdError with what it is refused for."""
         self._check_serving()
         peer, worker, deepest = connection.peer, self._worker, self._settings.engine.max_draft_tokens
         check_model(message.fingerprint, (await self._fingerprint.get()).model, worker.info)
-        left = check_text(message, worker.info, worker.tokenizer)
-        whole = len(message.tokens) + left
+        remaining = check_text(message, worker.info, worker.tokenizer)
+        whole = len(message.tokens) + remaining
         self._check_limits(peer, whole)
-        grammar = await compiled(message.options.grammar, worker.grammars, self._compiling)
+        grammar = await compile_grammar(message.options.grammar, worker.grammars, self._compiling)
         if not connection.alive:
             raise NotServing("the connection was lost")
         sequence = VerifiedSequence(
             connection, message, whole, grammar,
-            mailbox=self._mailbox, heard=self._heard, wake=worker.wake,
+            mailbox=self._mailbox, on_message=self._handle, wake=worker.wake,
             span=self._begin_span(message.trace, len(message.tokens)), deepest=deepest,
         )  # fmt: skip
         # Others come before all but the first of those that wait.
-        waiting = sum(not one.began for other in self._party(peer) for one in other.held)
-        own = self._planner.own(worker.info, len(message.tokens), constrained=bool(grammar))
+        waiting = sum(not one.began for other in self._same_share(peer) for one in other.sequences)
+        own_plan = self._planner.plan_for_peer(worker.info, len(message.tokens), constrained=bool(grammar))
         priority = min(waiting, MAX_PRIORITY)
-        return sequence, request_of(
-            message, left, sequence.id, peer.party, sequence.steps, own, deepest=deepest, priority=priority
-        )
+        return sequence, decode_request(
+            message, remaining, sequence.id, peer.share_key, sequence.steps, own_plan,
+            deepest=deepest, priority=priority,
+        )  # fmt: skip
 
     def _check_limits(self, peer: Peer, tokens: int) -> None:
         most, context = self._limits.sequences_per_peer, self._limits.tokens_per_peer
@@ -304,10 +303,10 @@ class VerificationService:
             why = f"{len(peer.open)} sequences are open, and a peer may have {most} (verify.sequences_per_peer)"
             raise TooManySequences(why, retry_after=_RETRY_SECONDS)
         waiting = sum(not one.began for other in self._peers.values() for one in other.open.values())
-        own = sum(not one.began for other in self._party(peer) for one in other.open.values())
-        if waiting + own >= max(1, self._capacity // 2):
-            why = f"{waiting} sequences of peers wait, {own} of this one: the other half of the queue is for clients, "
-            why += "and as many places as a peer takes are left to other peers"
+        own_waiting = sum(not one.began for other in self._same_share(peer) for one in other.open.values())
+        if waiting + own_waiting >= max(1, self._capacity // 2):
+            why = f"{waiting} sequences of peers wait, {own_waiting} of this one: the other half of the queue is for "
+            why += "clients, and as many places as a peer takes are left to other peers"
             raise TooManySequences(why, retry_after=_RETRY_SECONDS)
         if peer.reserved + tokens > context:
             why = f"{tokens} tokens of context and {peer.reserved} of open sequences"
@@ -316,10 +315,10 @@ class VerificationService:
 
     # what the engine says
 
-    def _heard(self, sequence: VerifiedSequence, item: FromVerifier | Outcome) -> None:
+    def _handle(self, sequence: VerifiedSequence, item: FromVerifier | Outcome) -> None:
         peer, now = sequence.peer, time.monotonic()
         if isinstance(item, Outcome):
-            self._ended(sequence, item)
+            self._finish(sequence, item)
             return
         sequence.active = now
         if isinstance(item, SequenceOpened):
@@ -329,26 +328,26 @@ class VerificationService:
         elif isinstance(item, Verdict):
             if sequence.decided == sequence.opened:  # something has come of the opening
                 peer.pace.earn(_OPEN_COST)
-            count(sequence, item)
+            count_verdict(sequence, item)
             sequence.decided = item.known + len(item.tokens)
         self._tell(sequence, item)
 
-    def _ended(self, sequence: VerifiedSequence, outcome: Outcome) -> None:
+    def _finish(self, sequence: VerifiedSequence, outcome: Outcome) -> None:
         peer, replaced = sequence.peer, sequence in sequence.peer.leaving
         peer.counts.stale += sequence.steps.stale
         peer.counts.wasted += sequence.steps.wasted
-        ended = ClosedSequence(sequence.opened, sequence.decided)
+        closed_sequence = ClosedSequence(sequence.opened, sequence.decided)
         if sequence.applied is not None:
-            sequence.counts.discarded = ended.settle(sequence.applied)
+            sequence.counts.discarded = closed_sequence.settle(sequence.applied)
             peer.counts.discarded += sequence.counts.discarded
-        sequence.ended(outcome, replaced=replaced)
+        sequence.end_span(outcome, replaced=replaced)
         if replaced:
             peer.leaving.discard(sequence)
-            peer.left.set()
+            peer.one_left.set()
             return
         peer.open.pop(sequence.number, None)
-        peer.remember(sequence.number, ended)
-        self._tell(sequence, sequence.closing or _closed(sequence.number, outcome))
+        peer.remember(sequence.number, closed_sequence)
+        self._tell(sequence, sequence.closing or _closing_message(sequence.number, outcome))
 
     def _tell(self, sequence: VerifiedSequence, message: FromVerifier) -> None:
         if sequence.connection.alive and sequence not in sequence.peer.leaving:
@@ -382,7 +381,7 @@ class VerificationService:
 
     # watching
 
-    async def _watched(self) -> None:
+    async def _watch_peers(self) -> None:
         while True:
             try:
                 self._end_idle(time.monotonic())
@@ -393,11 +392,11 @@ class VerificationService:
     def _end_idle(self, now: float) -> None:
         idle, pressed = self._limits.idle_seconds, self._worker.status().held_back > 0
         for peer in list(self._peers.values()):
-            lost = now - peer.lost_since
+            lost_seconds = now - peer.lost_since
             for sequence in list(peer.open.values()):
                 seconds = now - sequence.active
                 if not sequence.connection.alive:
-                    if pressed or lost > idle:
+                    if pressed or lost_seconds > idle:
                         self._end(sequence, SequenceClosed(sequence.number, "its edge did not claim it"))
                 elif sequence.began and seconds > idle:
                     why = f"no step came for {seconds:.0f} s, and at most {idle:g} s may pass (verify.idle_seconds)"
@@ -406,15 +405,15 @@ class VerificationService:
                     why = f"no step came for {seconds:.0f} s, and requests wait for memory"
                     self._end(sequence, SequenceClosed(sequence.number, why, _RETRY_SECONDS))
 
-    def _party(self, peer: Peer) -> list[Peer]:
-        return [one for one in self._peers.values() if one.party == peer.party]
+    def _same_share(self, peer: Peer) -> list[Peer]:
+        return [one for one in self._peers.values() if one.share_key == peer.share_key]
 
     def _forget(self) -> None:
         """Peers that were here long ago, when there are too many."""
         spare = len(self._peers) - _REMEMBERED * self._limits.peers
         for edge, peer in list(self._peers.items()):
-            if spare > 0 and peer.connection is None and not peer.held:
-                self._gone = summed([self._gone, self._peers.pop(edge).counts])
+            if spare > 0 and peer.connection is None and not peer.sequences:
+                self._forgotten = sum_counts([self._forgotten, self._peers.pop(edge).counts])
                 spare -= 1
 
     def _check_serving(self) -> None:
@@ -425,7 +424,7 @@ class VerificationService:
         _ = self._worker.info  # raises NotServing until it is loaded
 
 
-def _closed(sequence: int, outcome: Outcome) -> SequenceClosed:
+def _closing_message(sequence: int, outcome: Outcome) -> SequenceClosed:
     if outcome.reason in (FinishReason.STOP, FinishReason.LENGTH):
         return SequenceClosed(sequence)
     if outcome.reason is FinishReason.CANCELLED:

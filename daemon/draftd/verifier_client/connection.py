@@ -47,7 +47,7 @@ class Traffic:
 
 class VerifierConnection:
     """Made, and used, on any thread; nothing but `greet` waits. `take` hears each message after the
-    greeting, and what it raises ends the connection; `ended` is called once, when it is over. Raises
+    greeting, and what it raises ends the connection; `on_end` is called once, when it is over. Raises
     LinkError where a file of the settings cannot be read."""
 
     def __init__(
@@ -55,9 +55,9 @@ class VerifierConnection:
         settings: RemoteSettings,
         traffic: Traffic,
         take: Callable[[VerifierConnection, pb.VerifyResponse], None],
-        ended: Callable[[], None],
+        on_end: Callable[[], None],
     ) -> None:
-        self._take, self._ended, self._traffic, self._settings = take, ended, traffic, settings
+        self._take, self._on_end, self._traffic, self._settings = take, on_end, traffic, settings
         try:
             self._channel = _channel(settings)
         except OSError as error:
@@ -115,10 +115,10 @@ class VerifierConnection:
         first = 0
         while True:
             theirs = self._vocabulary(first)
-            for token, there in enumerate(theirs or [b""] * (len(ours) - first), first):
-                here = ours[token] if token < len(ours) else b""
-                if here != there:
-                    return f"id {token} is {_shown(here)} here and {_shown(there)} there"
+            for token, their_token in enumerate(theirs or [b""] * (len(ours) - first), first):
+                own_token = ours[token] if token < len(ours) else b""
+                if own_token != their_token:
+                    return f"id {token} is {_describe_token(own_token)} here and {_describe_token(their_token)} there"
             if not theirs:
                 return ""
             first += len(theirs)
@@ -153,7 +153,7 @@ class VerifierConnection:
         if not self._welcome.done():
             with contextlib.suppress(Exception):
                 self._welcome.set_exception(why)
-        self._ended()
+        self._on_end()
 
     def close(self) -> None:
         """Frees what it has."""
@@ -231,35 +231,35 @@ def _quality(label: str) -> QualityClass:
     return QualityClass.of(label) if label.upper() in QualityClass.__members__ else QualityClass.DRAFT
 
 
-def _shown(token: bytes) -> str:
+def _describe_token(token: bytes) -> str:
     return repr(token.decode(errors="backslashreplace")) if token else "no token"
 
 
 def check_verifier(settings: RemoteSettings, tokenizer: Tokenizer | None) -> tuple[RemoteModel, float]:
     """What the verifier serves, and the seconds of the shortest of a few round trips. `tokenizer` None: its own is not
     compared. Waits `remote.connect_seconds` for each answer. Raises LinkError."""
-    heard: queue.SimpleQueue[float | None] = queue.SimpleQueue()  # when a pong came; None: the connection is over
+    pongs: queue.SimpleQueue[float | None] = queue.SimpleQueue()  # when a pong came; None: the connection is over
 
     def take(connection: VerifierConnection, response: pb.VerifyResponse) -> None:
         if response.HasField("pong"):
-            heard.put(time.monotonic())
+            pongs.put(time.monotonic())
 
-    with contextlib.closing(VerifierConnection(settings, Traffic(), take, lambda: heard.put(None))) as connection:
+    with contextlib.closing(VerifierConnection(settings, Traffic(), take, lambda: pongs.put(None))) as connection:
         model = connection.greet(uuid4().hex, tokenizer, {})
-        return model, min(_round_trip(connection, heard, settings) for _ in range(_PINGS))
+        return model, min(_round_trip(connection, pongs, settings) for _ in range(_PINGS))
 
 
 def _round_trip(
-    connection: VerifierConnection, heard: queue.SimpleQueue[float | None], settings: RemoteSettings
+    connection: VerifierConnection, pongs: queue.SimpleQueue[float | None], settings: RemoteSettings
 ) -> float:
     began = time.monotonic()
     connection.send(pb.VerifyRequest(ping=pb.Ping(nonce=1)))
     try:
-        came = heard.get(timeout=settings.connect_seconds)
+        received_at = pongs.get(timeout=settings.connect_seconds)
     except queue.Empty:
         why = f"no answer to a ping within {settings.connect_seconds:g} s"
         raise LinkError(LinkFailure.NO_ANSWER, why, "look at the load and the log of the verifier") from None
-    if came is None:
+    if received_at is None:
         assert connection.why is not None
         raise connection.why
-    return came - began
+    return received_at - began

@@ -18,14 +18,14 @@ from draftd.strategies import LinkFailure
 
 _LOOK_SECONDS = 2.0
 
-# What each failure to connect is, and what to do. Places: host, seconds, said (by gRPC or the verifier).
+# What each failure to connect is, and what to do. Places: host, seconds, detail (by gRPC or the verifier).
 _CAUSES = {
     LinkFailure.NAME_NOT_FOUND: (
         "no address of the host {host} is known",
         "correct remote.target, or the name service",
     ),
     LinkFailure.CONNECTION_REFUSED: ("nothing listens there", "start the verifier, or correct remote.target"),
-    LinkFailure.UNREACHABLE: ("it cannot be reached ({said})", "look at the network, and at remote.target"),
+    LinkFailure.UNREACHABLE: ("it cannot be reached ({detail})", "look at the network, and at remote.target"),
     LinkFailure.CONNECT_TIMEOUT: (
         "no connection within {seconds:g} s",
         "look at the network and its firewalls, and at remote.target and remote.connect_seconds",
@@ -40,7 +40,7 @@ _CAUSES = {
         "be unset instead",
     ),
     LinkFailure.UNKNOWN_AUTHORITY: (
-        "its certificate is of an authority that is not trusted here ({said})",
+        "its certificate is of an authority that is not trusted here ({detail})",
         "set remote.tls_ca to the authority of the certificate that it has now",
     ),
     LinkFailure.WRONG_NAME: (
@@ -48,11 +48,11 @@ _CAUSES = {
         "use a name of the certificate in remote.target, or make a certificate whose subjectAltName has this one",
     ),
     LinkFailure.CERTIFICATE_EXPIRED: (
-        "its certificate is not valid now ({said})",
+        "its certificate is not valid now ({detail})",
         "renew server.tls_cert there, or correct the clock of this machine",
     ),
     LinkFailure.KEY_TYPE: (
-        "its certificate has a key of a type that gRPC does not take ({said})",
+        "its certificate has a key of a type that gRPC does not take ({detail})",
         "make a certificate with an RSA, P-256 or P-384 key for server.tls_cert there",
     ),
     LinkFailure.CLIENT_CERTIFICATE: (
@@ -60,23 +60,23 @@ _CAUSES = {
         "set remote.tls_cert and remote.tls_key to one that its server.tls_client_ca has signed",
     ),
     LinkFailure.TLS_HANDSHAKE: (
-        "the TLS handshake fails ({said})",
+        "the TLS handshake fails ({detail})",
         "look at remote.tls_ca, remote.tls_cert and remote.tls_key, and at server.tls_cert there",
     ),
-    LinkFailure.NO_VERIFIER: ("what listens there is no verifier ({said})", "correct remote.target"),
+    LinkFailure.NO_VERIFIER: ("what listens there is no verifier ({detail})", "correct remote.target"),
     LinkFailure.UNAUTHENTICATED: ("it does not accept the token", "set remote.token to its server.token"),
-    LinkFailure.OTHER_PROTOCOL: ("{said}", "update the older of the two daemons"),
+    LinkFailure.OTHER_PROTOCOL: ("{detail}", "update the older of the two daemons"),
     LinkFailure.NOT_ENABLED: ("it verifies for no others", "set verify.enabled there"),
-    LinkFailure.NOT_SERVING: ("it takes no requests now ({said})", "look at its log if this lasts"),
-    LinkFailure.TOO_MANY_PEERS: ("{said}", "raise verify.peers there"),
+    LinkFailure.NOT_SERVING: ("it takes no requests now ({detail})", "look at its log if this lasts"),
+    LinkFailure.TOO_MANY_PEERS: ("{detail}", "raise verify.peers there"),
     LinkFailure.CONNECTION_LOST: (
         "it ends each connection at once",
         "look at what listens there, and at remote.target",
     ),
-    LinkFailure.OTHER: ("{said}", ""),
+    LinkFailure.OTHER: ("{detail}", ""),
 }
 # What gRPC says of a connection that does not come up; the first that is found counts.
-_TOLD = (
+_PATTERNS = (
     (r"resolv|lookup", LinkFailure.NAME_NOT_FOUND),
     (r"Connection refused", LinkFailure.CONNECTION_REFUSED),
     (r"certificate has expired|certificate is not yet valid", LinkFailure.CERTIFICATE_EXPIRED),
@@ -109,42 +109,42 @@ class LinkError(DraftdError):
         self.kind, self.what, self.cure = kind, what, cure
 
 
-def connect_error(kind: LinkFailure, settings: RemoteSettings, said: str = "") -> LinkError:
+def connect_error(kind: LinkFailure, settings: RemoteSettings, detail: str = "") -> LinkError:
     """The reason, in words, why no connection comes up."""
     host = (settings.target or "").rpartition(":")[0]
     what, cure = _CAUSES[kind]
-    return LinkError(kind, what.format(host=host, seconds=settings.connect_seconds, said=said), cure)
+    return LinkError(kind, what.format(host=host, seconds=settings.connect_seconds, detail=detail), cure)
 
 
 def failure_of(error: grpc.RpcError, settings: RemoteSettings, *, greeted: bool) -> LinkError:
     """`greeted`: the verifier had taken the connection. May connect once more to see what listens there."""
     if not isinstance(error, grpc.Call):
         return LinkError(LinkFailure.OTHER, in_one_line(error))
-    code, said = error.code(), error.details() or "no reason given"
+    code, detail = error.code(), error.details() or "no reason given"
     kind = LinkFailure.__members__.get(_reason(error))
     if kind is not None and kind in REFUSED:
-        return connect_error(kind, settings, said)
+        return connect_error(kind, settings, detail)
     if code is grpc.StatusCode.UNAUTHENTICATED:  # what stands before the verifier
         return connect_error(LinkFailure.UNAUTHENTICATED, settings)
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return connect_error(LinkFailure.NO_VERIFIER, settings, said)
-    text = f"{'UNKNOWN' if code is None else code.name}: {said}"
+        return connect_error(LinkFailure.NO_VERIFIER, settings, detail)
+    text = f"{'UNKNOWN' if code is None else code.name}: {detail}"
     if code is not grpc.StatusCode.UNAVAILABLE:
         return LinkError(LinkFailure.CONNECTION_LOST if greeted else LinkFailure.OTHER, text)
     if greeted:
-        return LinkError(LinkFailure.CONNECTION_LOST, f"the connection was lost ({said})")
-    said = said.rpartition("last error: ")[2]
-    if _CLOSED.search(said):  # which says nothing of why
-        return _closer_look(settings)
-    kind = told_by(said) or LinkFailure.UNREACHABLE
+        return LinkError(LinkFailure.CONNECTION_LOST, f"the connection was lost ({detail})")
+    detail = detail.rpartition("last error: ")[2]
+    if _CLOSED.search(detail):  # which says nothing of why
+        return _inspect_listener(settings)
+    kind = parse_failure(detail) or LinkFailure.UNREACHABLE
     if kind in (LinkFailure.UNKNOWN_AUTHORITY, LinkFailure.CERTIFICATE_EXPIRED):  # the fault is named at the end
-        said = said.removesuffix(": OK").rpartition(": ")[2]
-    return connect_error(kind, settings, said)
+        detail = detail.removesuffix(": OK").rpartition(": ")[2]
+    return connect_error(kind, settings, detail)
 
 
-def told_by(said: str) -> LinkFailure | None:
+def parse_failure(detail: str) -> LinkFailure | None:
     """Reads the failure off gRPC's words on a connection that does not come up; None where they tell none."""
-    return next((kind for pattern, kind in _TOLD if re.search(pattern, said)), None)
+    return next((kind for pattern, kind in _PATTERNS if re.search(pattern, detail)), None)
 
 
 def _reason(error: Any) -> str:
@@ -156,7 +156,7 @@ def _reason(error: Any) -> str:
     return next((str(info.reason) for detail in rich.details if detail.Unpack(info)), "")
 
 
-def _closer_look(settings: RemoteSettings) -> LinkError:
+def _inspect_listener(settings: RemoteSettings) -> LinkError:
     """What listens there, where it ends each connection that gRPC begins."""
     from draftd.settings.certificates import key_that_grpc_refuses  # here, for it takes a while to import
 
@@ -175,7 +175,7 @@ def _closer_look(settings: RemoteSettings) -> LinkError:
                 return connect_error(LinkFailure.TLS_REQUIRED, settings)
             if kind := key_that_grpc_refuses(encrypted.getpeercert(binary_form=True) or b""):
                 return connect_error(LinkFailure.KEY_TYPE, settings, kind)
-            if not _greets(encrypted):
+            if not _keeps_connection(encrypted):
                 return connect_error(LinkFailure.CLIENT_CERTIFICATE, settings)
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or ""):
@@ -186,7 +186,7 @@ def _closer_look(settings: RemoteSettings) -> LinkError:
     return connect_error(LinkFailure.CONNECTION_LOST, settings)
 
 
-def _greets(encrypted: ssl.SSLSocket) -> bool:
+def _keeps_connection(encrypted: ssl.SSLSocket) -> bool:
     """Whether the server goes on after the handshake. One that wants another certificate of its client does not: with
     TLS 1.3 it says so only then."""
     try:

@@ -75,14 +75,14 @@ class LinkAnnouncements:
 
     def up(self, model: RemoteModel, before: RemoteModel | None) -> None:
         """It is up, with this model, and had another one before."""
-        others = before is not None and before.fingerprint != model.fingerprint
+        new_weights = before is not None and before.fingerprint != model.fingerprint
         why = f"it serves {model.model} ({model.quality.label})" + (
-            ", with other weights than before" if others else ""
+            ", with other weights than before" if new_weights else ""
         )
         if not model.shared_tokenizer:
             why += f"; its tokenizer is another: {model.difference}"
         kind = (model.fingerprint, model.model, model.difference)
-        self._change(_Change("up", kind, "weights_changed" if others else "connected", why))
+        self._change(_Change("up", kind, "weights_changed" if new_weights else "connected", why))
 
     def down(self, error: LinkError) -> None:
         """It is down, for this reason."""
@@ -232,31 +232,31 @@ class GrpcLink:
                 self._hold_connection(tokenizer)
                 with self._changed:
                     self._probe_at = self._tried_at + self._settings.probe_seconds * self._jitter()
-                while self._waited_for(self._probe_at):
+                while self._wait_before(self._probe_at):
                     pass
         finally:
             self._down(_STOPPING if self._closing.is_set() else LinkError(LinkFailure.OTHER, "the link failed"))
 
-    def _waited_for(self, at: float) -> bool:
+    def _wait_before(self, at: float) -> bool:
         """Waits a while; whether there is more to wait."""
-        untold = self._announcements.settle()
+        announcement_in = self._announcements.settle()
         with self._changed:
             remaining = at - time.monotonic()
             if remaining <= 0 or self._closing.is_set():
                 return False
-            self._changed.wait(remaining if untold is None else min(remaining, untold))
+            self._changed.wait(remaining if announcement_in is None else min(remaining, announcement_in))
         return True
 
     def _hold_connection(self, tokenizer: Tokenizer) -> None:
         """From a connection to the end of the last one that could be resumed at once."""
-        again = False
+        reconnected = False
         while not self._closing.is_set():
             self._tried_at = time.monotonic()
             try:
                 with closing(VerifierConnection(self._settings, self._traffic, self._take, self._notify)) as connection:
                     self._trying = connection
                     model = connection.greet(self.edge, tokenizer, self._differences)
-                    self._handle_open(connection, model, again)
+                    self._handle_open(connection, model, reconnected)
                     self._watch(connection)
             except LinkError as error:
                 self._fail(error)
@@ -271,13 +271,13 @@ class GrpcLink:
                 return
             self._failures[connection.why.kind] += 1
             with self._changed:
-                self._connection, self._why, again = None, connection.why, True
+                self._connection, self._why, reconnected = None, connection.why, True
 
-    def _handle_open(self, connection: VerifierConnection, model: RemoteModel, again: bool) -> None:
+    def _handle_open(self, connection: VerifierConnection, model: RemoteModel, reconnected: bool) -> None:
         """It is up. What was open goes on where the model is the same, else it is lost."""
         with self._changed:
             before, self._model = self._model, model
-            if again and before is not None and before.fingerprint != model.fingerprint:
+            if reconnected and before is not None and before.fingerprint != model.fingerprint:
                 self._incoming.append(LinkLost(f"the verifier serves {model.model} with other weights now"))
             self._connections += 1
             self._connection, self._up, self._probe_at = connection, True, None
@@ -338,9 +338,9 @@ class GrpcLink:
         self._wake()
 
     def _handle_pong(self, nonce: int, now: float) -> None:
-        if (sent := self._pings.pop(nonce, None)) is None:
+        if (sent_at := self._pings.pop(nonce, None)) is None:
             raise LinkError(LinkFailure.BROKEN_RULE, "the verifier answered a ping that was not sent")
-        self._latest.append(now - sent)
+        self._latest.append(now - sent_at)
         least = min(self._latest)
         before = self._round_trip
         self._round_trip = least if before is None else before + _SMOOTHING * (least - before)

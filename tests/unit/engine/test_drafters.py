@@ -21,7 +21,7 @@ from draftd.engine.sampling.transforms import Sampling
 from draftd.errors import ConfigError
 from draftd.fronts.grpc.inference import request_of
 from draftd.planning.planner import RequestedPlan
-from draftd.service.request import ServedModel, checked
+from draftd.service.request import ServedModel, validate_request
 from draftd.settings import Settings
 from draftd.v1 import inference_pb2 as pb
 from tests.rig import automatic, autoregressive, request, speculative, tiny_llama
@@ -52,7 +52,7 @@ def test_a_drafter_registered_by_name_serves_a_request(running):
     info = engine.worker.info
     assert info.drafters == (PROMPT_LOOKUP, "repeat")
     model = ServedModel(info, 32, 4, DepthMode.FIXED, chat_template=False)
-    assert checked(request_of(pb.GenerateRequest(prompt="x", drafter="repeat")), model).wish == RequestedPlan(
+    assert validate_request(request_of(pb.GenerateRequest(prompt="x", drafter="repeat")), model).wish == RequestedPlan(
         drafter="repeat"
     )
     plans = autoregressive(), speculative(4, "repeat"), automatic(4, "repeat")

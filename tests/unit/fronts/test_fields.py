@@ -134,13 +134,13 @@ def test_which_way_an_answer_went_and_its_worth_are_told() -> None:
     stats.remote = RemoteCounts(steps=3, proposed=9, verdicts=2, tokens=5, wasted=1, hidden=1, round_trips=2)
     stats.remote.round_trip_seconds, stats.remote.target_seconds = 0.5, 0.75
     end = Outcome(FinishReason.STOP, stats, failed_over="gone")
-    worth = AnswerPrice({Verifier.LOCAL: 0.25, Verifier.REMOTE: 0.5}, "$", QualityClass.STANDARD)
-    finished = message_of(ChoiceFinished(end, plan, "", worth=worth)).finished
+    price = AnswerPrice({Verifier.LOCAL: 0.25, Verifier.REMOTE: 0.5}, "$", QualityClass.STANDARD)
+    finished = message_of(ChoiceFinished(end, plan, "", price=price)).finished
     assert (finished.cost, finished.currency, finished.quality) == (0.75, "$", pb.QUALITY_CLASS_STANDARD)
     assert (finished.failed_over, finished.remote.proposed_tokens, finished.remote.hidden_round_trips) == ("gone", 9, 1)
     assert (finished.remote.round_trip.ToMilliseconds(), finished.remote.target_time.ToMilliseconds()) == (250, 750)
     assert not message_of(ChoiceFinished(end, plan, "")).finished.HasField("cost")
-    over_http = metrics([ChoiceFinished(end, plan, "", worth=worth), ChoiceFinished(end, plan, "", 1, worth=worth)])[
+    over_http = metrics([ChoiceFinished(end, plan, "", price=price), ChoiceFinished(end, plan, "", 1, price=price)])[
         "draftd"
     ]
     assert (over_http["strategy"], over_http["quality"], over_http["cost"]) == ("speculative", "standard", 1.5)

@@ -143,14 +143,14 @@ async def test_an_answer_in_text_is_the_remotes_own(remote: Served) -> None:
         assert {chunk.emission.verifier for chunk in told.chunks} == {Verifier.REMOTE}
         ends = [event for event in told.events if isinstance(event, ChoiceFinished)]
         assert sorted((end.choice, end.outcome.stats.counts.emitted) for end in ends) == [(0, 20), (1, 20)]
-        assert told.started.quality is told.finished.worth.quality is QualityClass.PROFESSIONAL
-        assert told.finished.worth.cost == pytest.approx(10.0)
+        assert told.started.quality is told.finished.price.quality is QualityClass.PROFESSIONAL
+        assert told.finished.price.cost == pytest.approx(10.0)
         stats = told.finished.outcome.stats
         assert stats.remote is not None
         assert (stats.remote.tokens, stats.remote.target_seconds > 0) == (20, True)
         assert stats.time_to_first_token is not None
         assert front.outcomes == [FinishReason.LENGTH] * 2
-        assert service.left == {FinishReason.LENGTH: 2}
+        assert service.ended_before_engine == {FinishReason.LENGTH: 2}
         assert not front.worker.status().finished
 
 
@@ -180,7 +180,7 @@ async def test_end_of_a_drain_ends_what_the_remote_still_answers(remote: Served)
         with pytest.raises(NotServing, match="the daemon is stopping"):
             await answer
         assert told.reason is FinishReason.CANCELLED
-        assert service.left == {FinishReason.CANCELLED: 1}
+        assert service.ended_before_engine == {FinishReason.CANCELLED: 1}
         assert not service.relaying
         await eventually(lambda: remote.worker.status().active == 0)
 
@@ -249,6 +249,6 @@ async def test_a_remote_that_goes_leaves_what_was_streamed(tmp_path: Path, monke
             assert 0 < stats.remote.tokens < 500
             assert by == sorted(by, key=(Verifier.REMOTE, Verifier.LOCAL).index)
             assert free.finished.outcome.failed_over
-            assert free.finished.worth.quality is QualityClass.STANDARD
-            assert free.finished.worth.cost == pytest.approx(0.5 * stats.remote.tokens)
+            assert free.finished.price.quality is QualityClass.STANDARD
+            assert free.finished.price.cost == pytest.approx(0.5 * stats.remote.tokens)
             assert sorted(front.outcomes) == [FinishReason.ERROR, FinishReason.LENGTH]

@@ -24,7 +24,7 @@ from draftd.errors import RemoteDown, RemoteUnavailable
 from draftd.fallback.ladder import Ladder, ladder_levels
 from draftd.model_info import ModelInfo
 from draftd.planning.planner import FlagContext, Planner, RequestedPlan
-from draftd.planning.router import EngineNow, Router
+from draftd.planning.router import EngineFigures, Router
 from draftd.settings import CostSettings, RemoteSettings
 from draftd.strategies import QualityClass, RemoteCounts, RemoteEstimate, RemoteLevel, RemoteMode, Strategy
 from tests.fake_fallback import FixedFlag
@@ -49,7 +49,7 @@ def planner(
         settings,
         CostSettings(remote_per_token=0.001),
         link=(lambda: link) if isinstance(link, LinkState) else link,
-        engine=lambda: EngineNow(step=0.01, remote=dict.fromkeys(WorkloadClass, PAYS)),
+        engine=lambda: EngineFigures(step=0.01, remote=dict.fromkeys(WorkloadClass, PAYS)),
         **more,
     )
     ladder = ladder_levels(4, (2,), DRAFT_MODEL, (PROMPT_LOOKUP,))
@@ -116,10 +116,10 @@ def test_requests_of_local_callers_never_leave_the_machine(remote: dict[str, Any
 
 def test_requests_only_the_local_target_can_answer_stay_local() -> None:
     by = planner(flag=FixedFlag(strategy=Strategy.REMOTE))
-    assert planned(by, here="prompt_logprobs: own").strategy is Strategy.LOCAL
+    assert planned(by, local_only="prompt_logprobs: own").strategy is Strategy.LOCAL
     for strategy in (Strategy.REMOTE, Strategy.SPECULATIVE):
         with pytest.raises(RemoteUnavailable, match=f"strategy {strategy} was demanded: prompt_logprobs: own"):
-            planned(by, strategy=strategy, here="prompt_logprobs: own")
+            planned(by, strategy=strategy, local_only="prompt_logprobs: own")
 
 
 def test_another_tokenizer_leaves_answers_in_text() -> None:
@@ -127,7 +127,10 @@ def test_another_tokenizer_leaves_answers_in_text() -> None:
     plan = planned(by)
     assert (plan.strategy, by.router.relays_text(plan.strategy)) == (Strategy.REMOTE, True)
     assert not planner().router.relays_text(Strategy.REMOTE)
-    assert by.plan(RequestedPlan(by_id="logprobs of this model"), FlagContext("m"), MODEL).strategy is Strategy.LOCAL
+    assert (
+        by.plan(RequestedPlan(token_ids_only="logprobs of this model"), FlagContext("m"), MODEL).strategy
+        is Strategy.LOCAL
+    )
 
 
 def test_prompt_too_long_for_the_remote_is_not_sent_there() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from draftd.core import DecodeMode, DecodePlan, FallbackLevel, FinishReason, Outcome, RequestStats
 from draftd.counts import DraftCounts
-from draftd.planning.prices import PriceList, money, worth_of
+from draftd.planning.prices import PriceList, answer_price, money
 from draftd.planning.routing import LocalState, Route, RouteRequest, VerifierState, choose
 from draftd.strategies import QualityClass, RemoteCounts, RemoteEstimate, RemoteMode, Strategy
 
@@ -56,7 +56,7 @@ def taken(
         (replace(ASKED, max_seconds=2), replace(HERE, load=9), THERE, PRICED, SPECULATIVE),
         (replace(ASKED, max_seconds=0.1), HERE, THERE, PRICED, LOCAL),  # none keeps it: the nearest
         (replace(ASKED, quality=PROFESSIONAL, max_cost=1e-9), HERE, THERE, PRICED, SPECULATIVE),
-        (replace(ASKED, drafting="flag: off", quality=PROFESSIONAL), HERE, THERE, FREE, REMOTE),
+        (replace(ASKED, no_drafts="flag: off", quality=PROFESSIONAL), HERE, THERE, FREE, REMOTE),
         (ASKED, replace(HERE, queue=9), replace(THERE, speculation="another tokenizer"), FREE, REMOTE),
         (ASKED, replace(HERE, queue=9), replace(THERE, measured={REMOTE: 500.0}), FREE, REMOTE),
         (ASKED, replace(HERE, queue=3), replace(THERE, busy=4), FREE, LOCAL),
@@ -85,7 +85,7 @@ DOWN = VerifierState("the remote cannot be reached", down=True, retry_after=4.0)
             "remote.enabled is false",
         ),
         (replace(ASKED, quality=PROFESSIONAL, only=LOCAL), DOWN, None, "quality professional is wanted: local is"),
-        (replace(ASKED, only=SPECULATIVE, demanded=True, drafting="ladder"), THERE, None, "demanded: ladder"),
+        (replace(ASKED, only=SPECULATIVE, demanded=True, no_drafts="ladder"), THERE, None, "demanded: ladder"),
     ],
 )
 def test_a_demand_that_cannot_be_met_is_refused(
@@ -157,7 +157,7 @@ BOTH = PriceList(
 def test_an_answer_costs_what_it_took(
     strategy: Strategy, ended: Outcome, prices: PriceList, cost: float | None, quality: QualityClass
 ) -> None:
-    worth = worth_of(prices, plan(strategy), ended, STANDARD, PROFESSIONAL)
+    worth = answer_price(prices, plan(strategy), ended, STANDARD, PROFESSIONAL)
     assert (worth.cost, worth.quality) == (None if cost is None else pytest.approx(cost), quality)
 
 
@@ -173,5 +173,5 @@ def test_money_is_written_without_exponents() -> None:
 
 
 def test_power_is_priced_where_it_is_measured() -> None:
-    assert PriceList(tariff=0.5).measuring(20.0).hourly == pytest.approx(0.01)
-    assert PriceList(watts=100, tariff=0.5).measuring(20.0).hourly == pytest.approx(0.05)
+    assert PriceList(tariff=0.5).with_measured_power(20.0).hourly == pytest.approx(0.01)
+    assert PriceList(watts=100, tariff=0.5).with_measured_power(20.0).hourly == pytest.approx(0.05)

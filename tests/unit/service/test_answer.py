@@ -18,7 +18,7 @@ from mlx_lm import tool_parsers
 
 from draftd.core import DecodeMode, DecodePlan, Emission, FallbackLevel, FinishReason, Outcome, RequestStats
 from draftd.models.answer_format import HEADER, AnswerFormat, MalformedCall, ToolFormat, is_object
-from draftd.service.answer import AnswerStream, ReadingOptions, reading_of, stop_matcher
+from draftd.service.answer import AnswerStream, ReadingOptions, reading_options, stop_matcher
 from draftd.service.messages import Chat, Message, Tool, ToolMode, tool_dicts
 from draftd.service.request import (
     ChoiceFinished,
@@ -111,7 +111,7 @@ class Told:
             chunks.append(last)
         self.deltas: list[Delta] = [delta for chunk in chunks for delta in chunk.deltas]
         self.text = "".join(chunk.text for chunk in chunks)
-        self.finished: ChoiceFinished = stream.finished(outcome, PLAN)
+        self.finished: ChoiceFinished = stream.finished_event(outcome, PLAN)
         self.parts = stream.parts()
         assert how is None or self.text == "".join(one.text for one in self.deltas if isinstance(one, TextDelta))
 
@@ -465,9 +465,11 @@ def asked(**fields: Any) -> Chat:
 
 def test_answers_without_parts_are_plain() -> None:
     tools, thinking = written("json_tools"), ("<think>", "</think>")
-    assert reading_of(asked(), Model(AnswerFormat(None, tools)), [65]) is None
-    assert reading_of(asked(tools=TOOLS, tool_choice=ToolMode.NONE), Model(AnswerFormat(None, tools)), [65]) is None
-    assert reading_of(RawText("<think>"), Model(AnswerFormat(thinking)), b"<think>") is None
+    assert reading_options(asked(), Model(AnswerFormat(None, tools)), [65]) is None
+    assert (
+        reading_options(asked(tools=TOOLS, tool_choice=ToolMode.NONE), Model(AnswerFormat(None, tools)), [65]) is None
+    )
+    assert reading_options(RawText("<think>"), Model(AnswerFormat(thinking)), b"<think>") is None
     assert stop_matcher(ByteTokenizer(257), StopConditions(), None) is None
     told = Told("a<tool_call>", None)
     assert (told.text, told.deltas, told.parts) == ("a<tool_call>", [], [{"type": "text", "content": "a<tool_call>"}])
@@ -476,7 +478,7 @@ def test_answers_without_parts_are_plain() -> None:
 def test_a_prompt_may_end_within_a_thought() -> None:
     model = Model(AnswerFormat(("<think>", "</think>")))
     for prompt, thinks in (("<a><think>\n", True), ("<think></think>\n", False), ("what is <think>?<a>", False)):
-        how = reading_of(asked(), model, prompt.encode())
+        how = reading_options(asked(), model, prompt.encode())
         assert how is not None
         assert how.thinks is thinks
 
@@ -494,7 +496,7 @@ def test_a_prompt_may_end_within_a_thought() -> None:
 )
 def test_a_continued_message_may_end_within_a_thought(content: str, prompt: str, thinks: bool) -> None:
     chat = Chat((Message("user", "what is <think>?"), Message("assistant", content)), continues=True)
-    how = reading_of(chat, Model(AnswerFormat(("<think>", "</think>"))), prompt.encode())
+    how = reading_options(chat, Model(AnswerFormat(("<think>", "</think>"))), prompt.encode())
     assert how is not None
     assert how.thinks is thinks
     told = Told(" go</think> on", how)

@@ -81,7 +81,7 @@ async def test_cancelling_a_request_ends_all_its_choices() -> None:
             await running
         await eventually(lambda: len(front.outcomes) == 3)
         assert front.outcomes == [FinishReason.CANCELLED] * 3
-        assert front.service.in_hand == 0
+        assert front.service.open_requests == 0
         assert front.worker.status().active == 0
 
 

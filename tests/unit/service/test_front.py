@@ -295,7 +295,7 @@ async def test_a_wrong_request_is_refused_and_counted(prompt: Prompt, fields: di
             await front.ask(prompt, **{"max_tokens": 5, **fields})
         assert refused.value.field == name
         assert front.refusals == [InvalidRequest]
-        assert (front.service.refused, front.service.in_hand) == (1, 0)
+        assert (front.service.refused, front.service.open_requests) == (1, 0)
 
 
 async def test_messages_rejected_by_the_template_are_the_callers_error() -> None:
@@ -405,8 +405,8 @@ async def test_a_task_that_is_cancelled_while_tokenising_is_counted(seconds: flo
         go_on.set()
         (heard,) = front.telemetry.heard
         assert (heard.departures, heard.outcomes, heard.refusals) == ([reason], [], [])
-        assert front.service.left == {reason: 1}
-        assert (told.events, front.service.in_hand) == ([], 0)
+        assert front.service.ended_before_engine == {reason: 1}
+        assert (told.events, front.service.open_requests) == ([], 0)
 
 
 async def test_a_deadline_ends_waiting_and_running_requests() -> None:
@@ -464,7 +464,7 @@ async def test_a_slow_client_gets_every_token_in_fewer_chunks() -> None:
 
         running = asyncio.create_task(front.service.generate(request("x", 400), take))
         await eventually(lambda: front.worker.status().finished[FinishReason.LENGTH] == 2)
-        assert front.service.in_hand == 1  # the engine does not wait for the client
+        assert front.service.open_requests == 1  # the engine does not wait for the client
         gate.set()
         await running
         assert (told.tokens, told.text) == (fast.tokens, fast.text)

@@ -16,7 +16,7 @@ from draftd.service.peers import (
     Peer,
     PeerConnection,
     VerifiedSequence,
-    count,
+    count_verdict,
 )
 from tests.wire_edge import opened
 
@@ -27,7 +27,7 @@ def test_messages_that_come_to_nothing_are_read_slowly() -> None:
         for _ in range(200):
             if verdicts:
                 connection.peer.pace.earn(4.0)
-            await connection.handled()
+            await connection.throttle()
         return time.monotonic() - began
 
     assert asyncio.run(seconds(verdicts=False)) >= 72 / 200 - 0.1
@@ -52,7 +52,7 @@ def held(connection: PeerConnection, number: int) -> VerifiedSequence:
         10,
         None,
         mailbox=None,  # type: ignore[arg-type]
-        heard=lambda *told: None,
+        on_message=lambda *told: None,
         wake=lambda: None,
         span=None,  # type: ignore[arg-type]
         deepest=8,
@@ -88,12 +88,12 @@ def peer_with(edge: str, sequences: int) -> Peer:
 
 def verdicts(peer: Peer, number: int) -> None:
     for _ in range(number):
-        count(peer.open[0], Verdict(0, 3, (7,), 0, 0))
+        count_verdict(peer.open[0], Verdict(0, 3, (7,), 0, 0))
 
 
 def test_an_edge_is_new_until_something_has_come_of_it() -> None:
     peer = peer_with("e", 1)
     verdicts(peer, 31)
-    assert peer.party == NEW_EDGES
+    assert peer.share_key == NEW_EDGES
     verdicts(peer, 1)
-    assert peer.party == "e"
+    assert peer.share_key == "e"

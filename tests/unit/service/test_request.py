@@ -15,7 +15,15 @@ from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
 from draftd.planning.planner import RequestedPlan
 from draftd.service.messages import Chat, Message, Tool
-from draftd.service.request import RawText, Request, ServedModel, TokenIds, check_length, checked, default_max_tokens
+from draftd.service.request import (
+    RawText,
+    Request,
+    ServedModel,
+    TokenIds,
+    check_length,
+    default_max_tokens,
+    validate_request,
+)
 
 
 def served(context_length: int, vocab_size: int, default_max_tokens: int, *, chat_template: bool = True) -> ServedModel:
@@ -56,23 +64,25 @@ def test_valid_request_passes_the_check_unchanged() -> None:
         echo=True,
         priority=-100,
     )
-    passed = checked(full, MODEL)
+    passed = validate_request(full, MODEL)
     assert replace(passed, wish=full.wish) == full
-    assert (passed.wish.here[:15], passed.wish.by_id[:8]) == ("prompt_logprobs", "logprobs")
+    assert (passed.wish.local_only[:15], passed.wish.token_ids_only[:8]) == ("prompt_logprobs", "logprobs")
     for prompt in (Chat((Message("system", ""), Message("user", "hi"))), TokenIds((0, 49))):
-        assert checked(Request(prompt, max_tokens=1), MODEL).prompt == prompt
+        assert validate_request(Request(prompt, max_tokens=1), MODEL).prompt == prompt
 
 
 def test_missing_request_fields_get_their_defaults() -> None:
-    valid = checked(request(stop=("a", "b", "", "a")), MODEL)
+    valid = validate_request(request(stop=("a", "b", "", "a")), MODEL)
     assert (valid.max_tokens, valid.stop) == (32, ("a", "b"))
-    assert checked(request(), served(16, 50, 256)).max_tokens == 16
-    assert checked(request(max_tokens=2**31 - 1), MODEL).max_tokens == 100
-    assert [checked(request(max_tokens=0, **told), MODEL).max_tokens for told in (ECHO, {"prompt_logprobs": 0})] == [
+    assert validate_request(request(), served(16, 50, 256)).max_tokens == 16
+    assert validate_request(request(max_tokens=2**31 - 1), MODEL).max_tokens == 100
+    assert [
+        validate_request(request(max_tokens=0, **told), MODEL).max_tokens for told in (ECHO, {"prompt_logprobs": 0})
+    ] == [
         0,
         0,
     ]
-    negative = checked(sampled(temperature=-0.0, min_p=-0.0), MODEL).sampling
+    negative = validate_request(sampled(temperature=-0.0, min_p=-0.0), MODEL).sampling
     assert math.copysign(1, negative.temperature) == math.copysign(1, negative.min_p) == 1
 
 
@@ -140,7 +150,7 @@ BAD = [
 @pytest.mark.parametrize(("bad", "field", "allowed"), BAD, ids=lambda v: v if isinstance(v, str) else "")
 def test_a_wrong_field_is_named_with_what_is_allowed(bad: Request, field: str, allowed: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        checked(bad, MODEL)
+        validate_request(bad, MODEL)
     assert caught.value.field == field
     assert allowed in caught.value.allowed
     assert len(caught.value.message) < 400
@@ -148,14 +158,14 @@ def test_a_wrong_field_is_named_with_what_is_allowed(bad: Request, field: str, a
 
 def test_a_model_without_a_template_takes_no_chat() -> None:
     with pytest.raises(InvalidRequest, match="prompt or tokens: this model has no chat template"):
-        checked(chat(("user", "x")), served(100, 50, 32, chat_template=False))
+        validate_request(chat(("user", "x")), served(100, 50, 32, chat_template=False))
 
 
 def test_tools_are_refused_where_the_template_takes_none_and_they_are_not_offered_as_text() -> None:
     asked = Request(Chat((Message("user", "x"),), (Tool("wait"),)))
     with pytest.raises(InvalidRequest, match=r"chat\.tools: got '1 tools'; allowed: none: .*model\.generic_tools"):
-        checked(asked, MODEL)
-    assert checked(asked, replace(MODEL, generic_tools=True)).prompt == asked.prompt
+        validate_request(asked, MODEL)
+    assert validate_request(asked, replace(MODEL, generic_tools=True)).prompt == asked.prompt
 
 
 @pytest.mark.parametrize("n", [0, 100, 5000])
@@ -169,7 +179,7 @@ def test_a_prompt_leaves_room_for_one_token(n: int) -> None:
 def test_sampling_is_accepted_or_refused_by_name(temperature: float, top_p: float, top_k: int, min_p: float) -> None:
     asked = sampled(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
     if 0 <= temperature <= 100 and 0 <= top_p <= 1 and top_k >= 0 and 0 <= min_p <= 1:
-        assert checked(asked, MODEL).sampling == asked.sampling
+        assert validate_request(asked, MODEL).sampling == asked.sampling
     else:
         with pytest.raises(InvalidRequest, match=r"sampling\."):
-            checked(asked, MODEL)
+            validate_request(asked, MODEL)

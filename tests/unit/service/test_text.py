@@ -49,7 +49,7 @@ class PlainText:
 
     @property
     def stop(self) -> str:
-        return self._answer.finished(ENDED, PLAN).stop
+        return self._answer.finished_event(ENDED, PLAN).stop
 
     def add(self, tokens: Sequence[int], offsets: list[int] | None = None) -> list[str]:
         if not tokens:

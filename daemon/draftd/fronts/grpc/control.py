@@ -101,7 +101,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         flag = await asyncio.to_thread(self._flags.state)
         engine, ladder, fallback = self._worker.status(), self._planner.ladder, self._controller.state()
-        finished = Counter(engine.finished) + self._service.left
+        finished = Counter(engine.finished) + self._service.ended_before_engine
         try:
             model, backend = reply.model(self._service.model()), self._worker.info.backend
         except NotServing:
@@ -109,7 +109,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         loading = self._worker.state is EngineState.LOADING
         learnt = self._worker.learnt()
         worth = None if learnt is None else learnt.worth(DRAFT_MODEL, self._planner.max_draft_tokens)
-        link, verifies = self._link(), self._verification.asked
+        link, verifies = self._link(), self._verification.has_status
         state = pb.DAEMON_STATE_DRAINING if self._service.draining else _STATES[self._worker.state]
         return filled(
             pb.GetStatusResponse,
@@ -223,7 +223,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         kind = request.WhichOneof("input")
         source = {} if kind is None else {kind: getattr(request, kind)}
         generate = request_of(inference_pb2.GenerateRequest(**source), client=context.peer())
-        await self._end_of(self._worker.pin_prefix(request.name, await self._service.beginning(generate)))
+        await self._end_of(self._worker.pin_prefix(request.name, await self._service.common_prefix(generate)))
         pin = next((prefix for prefix in self._prefixes() if prefix.name == request.name), None)
         return pb.PinPrefixResponse(prefix=pin)
 

@@ -197,9 +197,9 @@ def _finished(event: ChoiceFinished) -> pb.Finished:
         stop_token_id=event.stop_token_id,
         tool_calls=event.tool_calls > 0,
         warning=event.warning,
-        cost=event.worth.cost,
-        currency=event.worth.currency if event.worth.cost is not None else "",
-        quality=number(pb.QualityClass, event.worth.quality),
+        cost=event.price.cost,
+        currency=event.price.currency if event.price.cost is not None else "",
+        quality=number(pb.QualityClass, event.price.quality),
         remote=reply.remote_counts(stats.remote),
         failed_over=outcome.failed_over,
     )

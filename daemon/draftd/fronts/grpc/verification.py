@@ -42,8 +42,8 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
         # An edge that goes cancels this task. The cancellation must leave here, too (see InferenceServicer).
         self._check_enabled()
         hello = await _hello(requests)
-        served = await self._service.served()
-        welcome = pb.VerifyResponse(welcome=filled(pb.Welcome, served, protocol=VERSION))
+        identity = await self._service.identity()
+        welcome = pb.VerifyResponse(welcome=filled(pb.Welcome, identity, protocol=VERSION))
         connection = self._service.connect(hello.edge, context.peer())
         both: list[asyncio.Task[None]] = []
         try:
@@ -51,7 +51,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
             # of whether its headers were sent, and no status would ever follow.
             await context.write(welcome)
             both = [
-                asyncio.create_task(self._read(requests, connection, served.context_length)),
+                asyncio.create_task(self._read(requests, connection, identity.context_length)),
                 asyncio.create_task(self._write(connection, context)),
             ]
             done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -82,11 +82,11 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
     async def _read(self, requests: AsyncIterator[pb.VerifyRequest], connection: PeerConnection, context: int) -> None:
         """Each message when the last was handled, until the edge says no more."""
         async for request in requests:
-            connection.exchanged(received=request.ByteSize())
+            connection.count_bytes(received=request.ByteSize())
             kind = request.WhichOneof("message")
             if kind == "ping":
                 connection.put(pb.VerifyResponse(pong=request.ping))
-                await connection.handled()
+                await connection.throttle()
             elif kind in ("open", "step", "close"):
                 await self._take(request, connection, context)
             else:
@@ -101,7 +101,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
             message = from_edge(request)
         except InvalidRequest as error:
             self._service.refuse(connection, opened.sequence, error)
-            await connection.handled()
+            await connection.throttle()
             return
         assert message is not None
         await self._service.take(connection, message)
@@ -111,7 +111,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
             while True:
                 item = await connection.next()
                 message = item if isinstance(item, pb.VerifyResponse) else to_edge(item)
-                connection.exchanged(sent=message.ByteSize())
+                connection.count_bytes(sent=message.ByteSize())
                 await write(context.write(message))
 
 

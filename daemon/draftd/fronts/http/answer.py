@@ -129,14 +129,14 @@ def metrics(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
 
 def _routed(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
     """Which way the answer went, its class and its cost; of several choices the least class, and the sum."""
-    costs = [one.worth.cost for one in finished if one.worth.cost is not None]
-    classes = [one.worth.quality for one in finished if one.worth.quality is not None]
+    costs = [one.price.cost for one in finished if one.price.cost is not None]
+    classes = [one.price.quality for one in finished if one.price.quality is not None]
     remote = [counts for one in finished if (counts := one.outcome.stats.remote) is not None]
     return {
         "strategy": finished[0].plan.strategy.value,
         "quality": min(classes).label if classes else None,
         "cost": sum(costs) if costs else None,
-        "currency": finished[0].worth.currency if costs else None,
+        "currency": finished[0].price.currency if costs else None,
         "failed_over": next((one.outcome.failed_over for one in finished if one.outcome.failed_over), None),
         "reason": finished[0].plan.reason,
         "generic_tools": finished[0].plan.generic_tools,
