@@ -1,7 +1,8 @@
-"""Marks each transition in Grafana, as an annotation of the whole organisation: any dashboard can show it by its tags.
+"""Marks each transition in Grafana as an annotation of the whole organisation, which any dashboard can show by its
+tags.
 
-On a thread of its own, behind a bounded queue: a Grafana that is slow, refuses or is away delays nothing and fails
-nothing. What could not be sent is tried again, for it carries its own time; what Grafana will not take is left.
+A thread sends them from a bounded queue, so a slow or absent Grafana delays nothing. An annotation carries its own
+time: one that could not be sent is tried again, and one that Grafana refuses is dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SENT, FAILED, REFUSED, DROPPED = "sent", "failed", "refused", "dropped"
 
 _CAPACITY = 64
 _ANSWER_SECONDS = 5.0
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 60.0  # until what failed is tried again
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 60.0  # before a failed annotation is tried again
 _MOST_TEXT = 2_000
 _TITLES = {
     Subject.LEVEL: "Fallback level",
@@ -38,7 +39,8 @@ _TITLES = {
 
 
 class Annotator:
-    """Hears of transitions on any thread, from `start` to `close`. `instance` says which daemon this is."""
+    """Sends an annotation for each transition, reported on any thread, from `start` to `close`. `instance` names this
+    daemon."""
 
     def __init__(
         self,
@@ -51,21 +53,21 @@ class Annotator:
         answer_seconds: float = _ANSWER_SECONDS,
         first_wait: float = _FIRST_WAIT_SECONDS,
     ) -> None:
-        """`settings` names a Grafana. `capacity`: annotations that may wait; the oldest makes room."""
+        """`settings` must name a Grafana. `capacity`: the most waiting annotations; a new one replaces the oldest."""
         assert settings.grafana_url is not None
         self._url, self._answer_seconds = settings.grafana_url, answer_seconds
         self.reload(settings)
         self._journal, self._telemetry, self._instance = journal, telemetry, instance
         self._capacity, self._first_wait = capacity, first_wait
-        self._waiting: queue.SimpleQueue[Transition | None] = queue.SimpleQueue()  # None: nothing more will come
-        self._until = float("inf")  # when it must have ended
+        self._waiting: queue.SimpleQueue[Transition | None] = queue.SimpleQueue()  # None ends the thread
+        self._until = float("inf")  # deadline of `close`
         self._closing = threading.Event()
         self._deaf: Callable[[], None] = lambda: None
         self._outage = OutageLog(log)
         self._thread = lasting("draftd-annotations", self._run, self._closing)
 
     def reload(self, settings: AnnotationSettings) -> None:
-        """The next annotation is sent with this token."""
+        """Uses this token from the next annotation on."""
         self._token = None if settings.grafana_token is None else settings.grafana_token.get_secret_value()
 
     def start(self) -> None:
@@ -73,7 +75,7 @@ class Annotator:
         self._deaf = self._journal.listen(self._heard)
 
     def close(self, seconds: float) -> bool:
-        """Sends what still waits, each once, for so many seconds; what is left is dropped. False where the thread did
+        """Sends each waiting annotation once, for up to `seconds`, and drops the rest. Returns False if the thread did
         not end in time."""
         self._deaf()
         self._until = time.monotonic() + seconds
@@ -91,11 +93,11 @@ class Annotator:
         self._waiting.put(transition)
 
     def _drop_oldest(self) -> None:
-        with suppress(queue.Empty):  # it is being sent
+        with suppress(queue.Empty):  # it is being sent already
             if self._waiting.get_nowait() is not None:
                 self._telemetry.annotation(DROPPED)
 
-    # its own thread
+    # on its own thread
 
     def _run(self) -> None:
         while (transition := self._next()) is not None:
@@ -109,7 +111,7 @@ class Annotator:
                 self._telemetry.annotation(DROPPED)
 
     def _next(self) -> Transition | None:
-        """Returns the oldest that waits; None once there is nothing left to do, or no time."""
+        """Returns the oldest waiting transition, or None once nothing is left to do, or no time."""
         return self._waiting.get() if time.monotonic() < self._until else None
 
     def _send(self, transition: Transition) -> str:
@@ -119,7 +121,7 @@ class Annotator:
         try:
             tags = ["draftd", transition.subject.value, *([named] if (named := self._instance()) else [])]
             result, why = self._annotate(round(transition.at.timestamp() * 1000), tags, text)
-        except Exception as error:  # whatever it is, it concerns this thread alone
+        except Exception as error:  # any error concerns this thread alone
             result, why = FAILED, f"{self._url} gives no answer ({type(error).__name__})"
         if result == SENT:
             self._outage.clear("transitions are marked in Grafana again")
@@ -128,8 +130,8 @@ class Annotator:
         return result
 
     def _annotate(self, at: int, tags: list[str], text: str) -> tuple[str, str]:
-        """Whether it was sent, failed for now or was refused for good, and why, without the token in it. `at` in
-        milliseconds since 1970. Raises what aiohttp raises where there is no answer."""
+        """Sends an annotation. Returns whether it was sent, failed for now or was refused, and why, without the token.
+        `at`: milliseconds since 1970. Raises aiohttp's errors if there is no answer."""
         body = {"time": at, "tags": tags, "text": text}
         status, text_back = asyncio.run(self._post(f"{self._url}/api/annotations", body))
         if 200 <= status < 300:
@@ -142,8 +144,8 @@ class Annotator:
         return REFUSED if final else FAILED, f"{self._url} answers {status} ({text_back[:200]})"
 
     async def _post(self, url: str, body: Mapping[str, object]) -> tuple[int, str]:
-        """The status of the answer, and its text."""
-        import aiohttp  # here, for it takes a while to import
+        """Returns the answer's status and text."""
+        import aiohttp  # here, because the import is slow
 
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         timeout = aiohttp.ClientTimeout(total=self._answer_seconds)

@@ -1,4 +1,4 @@
-"""The fallback of a daemon, put together: its ladders, what moves them, what they hear and what they tell."""
+"""Assembles a daemon's fallback: its ladders, their inputs, and their reports."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from draftd.fallback.alerts.poller import Poller
     from draftd.fallback.alerts.webhook import WebhookListener
 
-_CLOSE_SECONDS = 5.0  # for all of it together; each part takes a fraction of a second where nothing hangs
-_ANNOTATIONS_SECONDS = 2.0  # of them, for what was not marked in Grafana yet
+_CLOSE_SECONDS = 5.0  # for all parts together; each takes a fraction of a second unless something hangs
+_ANNOTATIONS_SECONDS = 2.0  # of these, for annotations that wait
 
 
 class Fallback:
-    """The controller, and all that it hears and tells. `ladder` has the level that is the ceiling of plans;
-    `remote_level` tells what the remote may be asked for: all of it where there is none."""
+    """The controller with its inputs and reports. `ladder` has the level that limits plans; `remote_level` limits what
+    the remote may be asked for, with no limit if there is no remote."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class Fallback:
         telemetry: FallbackTelemetry,
         instance: str,
     ) -> None:
-        """`requests` is what the engine reports to; `instance` is how alerts name this daemon, empty where they cannot.
-        Raises ConfigError for settings that cannot be met. Nothing runs before `start`."""
+        """`requests`: the engine reports to it. `instance`: returns this daemon's name in alerts, empty if alerts have
+        none. Nothing runs before `start`. Raises ConfigError for settings that cannot be met."""
         limits = LadderSettings.of(settings.fallback)
         self.ladder = Ladder(configured_ladder(settings), journal, limits)
         remote = None if link is None else _remote_guard(settings, engine, link, journal, limits)
@@ -72,13 +72,13 @@ class Fallback:
         self._webhook = settings.webhook
         self._listener, self._poller = self._alerts(settings.webhook, telemetry, instance)
         self._annotator: Annotator | None = None
-        if (marks := settings.annotations).grafana_url:  # alerts know no host, but people do
+        if (marks := settings.annotations).grafana_url:  # annotations are for people, so they have the host's name
             self._annotator = Annotator(marks, journal, telemetry, lambda: instance or socket.gethostname())
 
     def _alerts(
         self, settings: WebhookSettings, telemetry: FallbackTelemetry, instance: str
     ) -> tuple[WebhookListener | None, Poller | None]:
-        """Each brings aiohttp in, which takes a while."""
+        """Makes the webhook and the poller; importing aiohttp for these is slow."""
         listener = poller = None
         if settings.listens:
             from draftd.fallback.alerts.webhook import WebhookListener
@@ -92,7 +92,7 @@ class Fallback:
         return listener, poller
 
     def reloading(self, settings: Settings) -> Callable[[], Awaitable[None]]:
-        """Reads what alerts arrive with and what annotations are sent with; see `Daemon.reloading`."""
+        """Reads the credentials of alerts and annotations again; see `Daemon.reloading`."""
         context = None
         if self._listener is not None:
             from draftd.fallback.alerts.connections import tls
@@ -110,7 +110,7 @@ class Fallback:
         return reload
 
     def start(self, announce: Callable[[str], None]) -> None:
-        """Raises ConfigError where the webhook cannot listen; then nothing runs."""
+        """Starts everything. Raises ConfigError if the webhook cannot listen; then nothing runs."""
         state = self.controller.state()
         if state.position or state.hold is not None:
             hold = f", held {state.hold.evidence}" if state.hold is not None else ""
@@ -126,11 +126,11 @@ class Fallback:
             self._poller.start()
 
     def close(self) -> bool:
-        """Hears no more, moves no more, has told what it did. True when nothing of it is left."""
+        """Stops inputs, then the controller, then reports. Returns whether everything has ended."""
         deadline = time.monotonic() + _CLOSE_SECONDS
         parts = (self._listener, self._poller, self._runner, self.controller)
         ended = [part.close(max(0.0, deadline - time.monotonic())) for part in parts if part is not None]
-        if self._annotator is not None:  # the last to hear; a Grafana that hangs is no fault of this daemon's
+        if self._annotator is not None:  # last; a hanging Grafana does not count as a failure
             self._annotator.close(min(_ANNOTATIONS_SECONDS, max(0.0, deadline - time.monotonic())))
         return all(ended)
 

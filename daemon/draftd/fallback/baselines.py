@@ -1,4 +1,4 @@
-"""Baselines of acceptance: frozen ones from a file, and what probes showed while all was well.
+"""Baselines of acceptance: frozen ones from a file, and results of probes taken while nothing was wrong.
 
     {"version": 1, "baselines": {"draft_model/code": {"mean": 0.71, "spread": 0.18}}}
 
@@ -34,7 +34,7 @@ def _key(name: object) -> StreamKey:
 
 
 _Key = Annotated[StreamKey, PlainValidator(_key), PlainSerializer(lambda key: f"{key[0]}/{key[1].value}")]
-Baselines = dict[_Key, Baseline]  # as a document has them
+Baselines = dict[_Key, Baseline]  # the form of the document
 
 
 class _Frozen(Document):
@@ -43,7 +43,7 @@ class _Frozen(Document):
 
 
 def frozen_baselines(path: Path | None) -> dict[StreamKey, Baseline]:
-    """The baselines of the settings' file; none where there is no file. Raises ConfigError."""
+    """Reads the file of the settings; no baselines without a file. Raises ConfigError."""
     if path is None:
         return {}
     try:
@@ -53,8 +53,8 @@ def frozen_baselines(path: Path | None) -> dict[StreamKey, Baseline]:
 
 
 class ProbeBaselines(Document):
-    """What the frozen prompts showed while all was well: what later probes are compared with. Any thread. What was
-    learnt of other prompts is of no use for these: `prompts` is their fingerprint."""
+    """Probe results taken while nothing was wrong, for comparison with later probes. Any thread. `prompts`: the
+    fingerprint of the frozen prompts; results of other prompts are not comparable."""
 
     prompts: str
     drafters: dict[DrafterName, Baseline] = Field(default_factory=dict)
@@ -64,18 +64,18 @@ class ProbeBaselines(Document):
         return cls(prompts=hashlib.sha256(repr(tuple(prompts)).encode()).hexdigest()[:16])
 
     def forget(self) -> None:
-        """The drafts with weights are others on purpose; prompt lookup has none. A probe that is under way is of an old
-        draft still: what it teaches goes where it found `drafters`, and is forgotten with it."""
+        """Drops the baselines of drafters with weights, because these were replaced by others on purpose. A probe still
+        running writes its result to the old `drafters`, where it is lost too."""
         self.drafters = {kind: baseline for kind, baseline in self.drafters.items() if kind == PROMPT_LOOKUP}
 
     def recall(self, earlier: ProbeBaselines) -> None:
-        """Restores the baselines of an earlier run, if they are of the same prompts."""
+        """Restores an earlier process's baselines, if they are of the same prompts."""
         if earlier.prompts == self.prompts:
             self.drafters = dict(earlier.drafters)
 
 
 def learnt(prompts: Sequence[ProbedPrompt]) -> Baseline | None:
-    """Returns the baseline for later runs of these prompts; None if they showed too little."""
+    """Returns the baseline for later runs of these prompts, or None if too few tokens were judged."""
     samples = [AcceptanceSample(prompt.counts.accepted, prompt.counts.rollbacks) for prompt in prompts]
     samples = [sample for sample in samples if sample.reached]
     if len(samples) < 2:

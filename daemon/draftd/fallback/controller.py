@@ -1,8 +1,8 @@
-"""The fallback's controller: it looks at all there is, moves the ladder, and does what follows from it.
+"""The fallback's controller: reads all inputs, moves the ladder, and applies the consequences.
 
-A thread of its own looks now and then. Alerts, operators and the service ask on theirs, each with a look that follows;
-one at a time. The engine reports here. A step down is saved before it is made, a step up after it: a process that is
-killed in between comes back as it was, or one step safer.
+Its thread takes a look periodically; alerts, operators and the service make requests on their own threads, each
+followed by a look, one at a time. A step down is saved before it is made, a step up after it: a process killed in
+between restarts at the same level or one step safer.
 """
 
 from __future__ import annotations
@@ -41,29 +41,30 @@ from draftd.threads import lasting
 
 log = logging.getLogger(__name__)
 
-_ANSWER_SECONDS = 5.0  # an answer takes so long at most: a look takes milliseconds, and saving may take a second
+_ANSWER_SECONDS = 5.0  # the longest wait for a look: it takes milliseconds, and saving up to a second
 _RETRY_SECONDS = 1.0
 _LONGEST_SLEEP = 1.0
-_SLEPT_SECONDS = 1.0  # two clocks that are read one after the other differ by less
-_SET_SECONDS = 1.0  # what a wall clock that is kept right may differ from the ladder's
-_LOOK_BACK = 1024  # transitions, for the last one of the level
+_SLEPT_SECONDS = 1.0  # two clocks read one after the other differ by less
+_SET_SECONDS = 1.0  # the most that a synchronised wall clock differs from the ladder's
+_LOOK_BACK = 1024  # transitions searched for the last one of the level
 _OTHER_DRAFT = "it is another draft: what was learnt from the old one is forgotten"
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackState:
-    """Times are seconds since 1970, by the wall clock of now; `wait` is how long this level must have been in force
-    before a step up. `state_file` None: nothing is kept over a restart; `unsaved`: why the file has not what is here.
-    `missing`: drafters of the ladder that cannot be had here, and why. `drift`: by workload class, the CUSUM over its
-    limit. `probe` and `canaries` are the last ones. `remote` None: this daemon has none. `since` 0: the ladder has not
-    moved yet. `loading`: what is in memory, and what is missing, is not known."""
+    """The state shown to users. Times are seconds since 1970 by the present wall clock.
+
+    `wait`: how long this level must be in force before a step up. `state_file` None: nothing survives a restart;
+    `unsaved`: why the file is not up to date. `missing`: unavailable drafters of the ladder, and why. `drift`: by
+    workload class, the CUSUM over its limit. `remote` None: no remote. `since` 0: the ladder has never moved.
+    `loading`: loaded and missing drafters are unknown yet."""
 
     ladder: tuple[LadderLevel, ...]
     position: int
     since: float
-    signal: Signal | None  # of the last step
+    signal: Signal | None  # the signal of the last step
     hold: Hold | None
-    signals: tuple[Signal, ...]  # now
+    signals: tuple[Signal, ...]  # the active ones
     leases: tuple[Lease, ...]
     wait: float
     relapses: int
@@ -80,11 +81,11 @@ class FallbackState:
 
 
 class Controller:
-    """Takes up the level of the last run as soon as it is made, and moves from `start` to `close`. Any thread.
+    """The fallback's controller. It restores the last process's level when made, and moves from `start` to `close`. Any
+    thread.
 
-    `drafters` is what `runner` borrows from, `requests` what the engine reports to; `store` is of these models alone.
-    Raises ConfigError for a file of baselines that cannot be read.
-    """
+    `drafters`: loads drafters, also for `runner`; `requests`: the engine's reports; `store`: for these models only.
+    Raises ConfigError for an unreadable file of baselines."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Controller:
         self._machine = MachineFeed(hardware, self._clock.awake)
         self._schedule = ProbeSchedule(runner, engine, self._levels, settings, ladder.settings, now)
         self._leases = saved.leases
-        self._remote, self._answers = remote, list[RemoteAnswer]()  # of it, since the last look
+        self._remote, self._answers = remote, list[RemoteAnswer]()  # the remote's answers since the last look
         if remote is not None:
             remote.restore(saved.remote)
         self._signals: tuple[Signal, ...] = ()
@@ -123,18 +124,21 @@ class Controller:
         drafters.hold(ladder.level)
         self._state = self._shown()
         self._sleep = min(_LONGEST_SLEEP, settings.window_seconds / 10, settings.cooldown_seconds / 4)
-        self._lock = threading.Lock()  # guards all of it but the state that is shown
-        self._reloads: list[tuple[Future[int], bool, Future[int]]] = []  # is being read, forget, and who waits for it
+        self._lock = threading.Lock()  # guards everything except the shown state
+        self._reloads: list[
+            tuple[Future[int], bool, Future[int]]
+        ] = []  # pending reloads: the engine's future, forget, and the caller's future
         self._closing = threading.Event()
         self._outage = OutageLog(log)
         self._thread = lasting("draftd-fallback", self._run, self._closing)
 
     def start(self) -> None:
-        """Begins to move."""
+        """Starts to move."""
         self._thread.start()
 
     def close(self, seconds: float) -> bool:
-        """Moves no more, and saves what is. False where the thread did not end in time: it is left behind."""
+        """Stops moving, and saves the state. Returns False if the thread did not end in time; it is then left
+        behind."""
         self._closing.set()
         self._requests.woken.set()
         if self._thread.ident is not None:
@@ -145,10 +149,11 @@ class Controller:
         """Returns the state as of the last look."""
         return self._state
 
-    # What is asked for from outside. Raises QueueFull where it cannot be done soon, NotServing once it is closed.
+    # Requests from outside. All raise QueueFull if they cannot be done soon, and NotServing once closed.
 
     def notices(self, notices: Sequence[Notice]) -> list[Applied]:
-        """What became of each; it is obeyed then, and on the disk unless the state says why not."""
+        """Applies alerts, and returns the outcome of each. They are in force on return, and on disk unless the state
+        says why not."""
         results: list[Applied] = []
         with self._locked_look() as now:
             for notice in notices:
@@ -162,8 +167,9 @@ class Controller:
             self._leases = self._leases.reconcile(firing, now, self._lease_seconds)
 
     def hold(self, level: FallbackLevel | RemoteLevel, expires_in: float | None) -> None:
-        """Down it is obeyed when this returns; up as soon as the weights are there. `expires_in` is in seconds; None is
-        until it is released. Raises InvalidRequest for a level of the remote where there is none."""
+        """Holds a level for `expires_in` seconds, or until it is released if None. A lower level is in force on return,
+        a higher one as soon as its weights are loaded. Raises InvalidRequest for a level of the remote if there is
+        none."""
         with self._locked_look() as now:
             until = None if expires_in is None else now + expires_in
             if not isinstance(level, RemoteLevel):
@@ -174,37 +180,38 @@ class Controller:
                 raise InvalidRequest("level", level.label, "a level of the ladder: this daemon has no remote")
 
     def release(self) -> bool:
-        """Ends the holds of the ladder and of the remote. Whether there was one."""
+        """Ends the holds of the ladder and of the remote. Returns whether there was one."""
         with self._locked_look() as now:
             remote = self._remote is not None and self._remote.ladder.release(now)
             return self._ladder.release(now) or remote
 
     def probe(self) -> Future[ProbeReport]:
-        """Tries the level above. Raises NotNow where there is none, or while something is tried out."""
+        """Probes the level above. Raises NotNow if there is none, or while a probe or canary run is active."""
         with self._locked_look():
             running = self._schedule.probe_now(self._ladder.state)
         running.add_done_callback(self._wake)
         return running
 
     def canaries(self) -> Future[CanaryReport]:
-        """Runs the canaries. Raises NotNow while something is tried out."""
+        """Runs the canaries. Raises NotNow while a probe or canary run is active."""
         with self._locked_look():
             running = self._schedule.canaries_now()
         running.add_done_callback(self._wake)
         return running
 
     def reload_draft(self, *, forget: bool = False) -> Future[int]:
-        """Reads the draft's weights anew, and never waits; ends with their bytes, once requests of the old ones count
-        no more. The baselines that were learnt of them stay, which the new ones must meet, unless `forget` says that
-        this is another draft."""
+        """Reloads the draft's weights without waiting. The future gives their bytes, once requests of the old ones no
+        longer count.
+
+        The new weights must meet the old ones' learnt baselines, unless `forget` says that this is another draft."""
         read, done = self._engine.reload_draft(), Future[int]()
         self._reloads.append((read, forget, done))
-        read.add_done_callback(self._wake)  # on the engine's thread, which must not wait for a look
+        read.add_done_callback(self._wake)  # on the engine's thread, which must not wait
         return done
 
     @contextmanager
     def _locked_look(self) -> Iterator[float]:
-        """What is asked is done within, at the ladder's time that it gives; a look at its end obeys it and saves it."""
+        """Yields the ladder's time, holding the lock; on exit a look applies and saves the caller's change."""
         if not self._lock.acquire(timeout=_ANSWER_SECONDS):
             raise QueueFull("the fallback is busy", retry_after=_RETRY_SECONDS)
         try:
@@ -220,22 +227,23 @@ class Controller:
     def _wake(self, _: Future[Any]) -> None:
         self._requests.woken.set()
 
-    # All below holds the lock. Times are the ladder's clock; `now` never goes back. Nothing waits for the engine.
+    # All methods below hold the lock. Times are the ladder's clock; `now` never goes back. None waits for the engine.
 
     def _run(self) -> None:
         while not self._closing.is_set():
             self._requests.woken.wait(self._sleep)
             self._requests.woken.clear()
             self.tick()
-        self.tick()  # saves what was asked meanwhile
+        self.tick()  # saves requests made meanwhile
 
     def tick(self) -> None:
-        """One look, and what follows."""
+        """Takes one look."""
         with self._lock:
             self._look_once(self._clock())
 
     def _look_once(self, now: float) -> QueueFull | None:
-        """One look, and what follows; the error where that fails: nothing of it is in force yet, nor saved."""
+        """Takes one look, and completes finished reloads. Returns the error if the look failed; then nothing of it is
+        in force or saved."""
         reloads = [reload for reload in self._reloads if reload[0].done()]
         failed: QueueFull | None = None
         try:
@@ -252,7 +260,7 @@ class Controller:
         for reload in reloads:
             self._reloads.remove(reload)
             read, _, done = reload
-            with suppress(InvalidStateError):  # its caller has given up
+            with suppress(InvalidStateError):  # its caller has cancelled it
                 if (why := failed or read.exception()) is not None:
                     done.set_exception(why)
                 else:
@@ -269,7 +277,7 @@ class Controller:
         self._schedule.on_reload(now)
 
     def _look(self, now: float) -> None:
-        """Takes in all there is, and takes one step at most."""
+        """Reads all inputs, and takes at most one step."""
         self._drafters.refresh()
         if slept := self._clock.slept() >= _SLEPT_SECONDS:
             self._guard = self._guard.woken()
@@ -286,8 +294,7 @@ class Controller:
         self._save(now)
 
     def _observe(self, now: float) -> None:
-        """Takes in requests, failures and the machine. Only requests of the level in force count, that began since it
-        is so."""
+        """Reads requests, failures and the machine's state. Only requests that began at the present level count."""
         guard, level = self._guard, self._ladder.level
         for event in self._requests.take():
             at = min(self._clock.of(event.at), now)
@@ -306,8 +313,8 @@ class Controller:
         self._guard = guard.advance(now)
 
     def _borne_out(self, signals: Sequence[Signal], now: float) -> Sequence[Signal]:
-        """Drift asks for nothing until a probe of the level in force was made. Where frozen prompts are accepted as
-        ever, the traffic has changed: its baseline is learnt anew."""
+        """Returns the signals without unconfirmed drift. Drift counts once a probe confirms it; if the probe finds
+        frozen prompts accepted as before, the traffic has changed, and its baseline is learnt again."""
         drift = next((signal for signal in signals if signal.cause is Cause.ACCEPTANCE_DRIFT), None)
         kind = None if drift is None else self._guard.worst_drift(now)
         if drift is None or kind is None:
@@ -326,7 +333,7 @@ class Controller:
         after = ladder.next_state(self._signals, self._schedule.permit(ladder.state, now), now)
         position, level, down = after.position, self._levels[after.position], after.position > before
         if position < before and not self._drafters.ready(level, now, ladder.settings.cooldown):
-            return  # the ladder is as it was: the next move is the same, unless a signal speaks against it
+            return  # try again at the next look
         signal = ladder.take(after)
         if signal is None:
             self._drafters.hold(level)
@@ -343,14 +350,14 @@ class Controller:
             self._save(now)
 
     def _lower(self, position: int, signal: Signal) -> None:
-        """Running requests are bound by it too."""
+        """Applies the level to running requests too."""
         level = self._levels[position]
         try:
             if level.kind >= FallbackLevel.SHORT_BLOCK:
                 allowed = frozenset(self._engine.info.drafters)
-            else:  # its own drafter and those lighter than it
+            else:  # the level's drafter and lighter ones
                 allowed = frozenset(lower.drafter for lower in self._levels[position:] if lower.drafter is not None)
-                allowed |= {GRAMMAR} if allowed else set()  # which costs nothing
+                allowed |= {GRAMMAR} if allowed else set()  # forced tokens cost nothing
             self._engine.lower(level.max_draft_tokens, allowed, f"ladder: {signal.cause}")
         except Exception as error:
             log.warning("running requests keep their plans: %s", error)
@@ -367,8 +374,8 @@ class Controller:
         )
 
     def _reconcile(self) -> None:
-        """A process that was killed between a step and its saving left a journal that ends elsewhere: it is told which
-        level is in force now."""
+        """Records the level in force if the journal ends at another one, because the process was killed between a step
+        and its saving."""
         last = next(
             (
                 transition

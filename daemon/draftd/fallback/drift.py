@@ -1,8 +1,9 @@
-"""Has acceptance fallen? A CUSUM against a baseline judges it request by request; a floor judges whole windows.
+"""Detects a fall in acceptance: a CUSUM against a baseline judges request by request, a floor judges whole windows.
 
-Both judge the acceptance of a drafted token that is reached, accepted / (accepted + rollbacks), because it does not
-move when a block is shortened: accepted / drafted rises then, and a fallback would look like a recovery. Each kind of
-text has its own baseline, for another mix of them is no drift. Too few samples move nothing."""
+Both use the acceptance of judged tokens, accepted / (accepted + rollbacks), which does not change with the block
+length; accepted / drafted rises when blocks get shorter, so a fallback would look like a recovery. Each kind of text
+has its own baseline, so a changed mix is not drift. Too few samples have no effect.
+"""
 
 from __future__ import annotations
 
@@ -16,42 +17,42 @@ from pydantic import Field
 from draftd.core import DrafterName, WorkloadClass
 from draftd.settings import FallbackSettings
 
-WINDOWS = 2  # in a row, for a ratio to be low
-# What a ratio is over (drafted tokens that were reached, or tokens of speculative steps), of each request on average.
+WINDOWS = 2  # consecutive low windows for a verdict
+# A ratio's denominator (judged tokens, or tokens of speculative steps), per request on average.
 _REACHED_PER_REQUEST = 20
-_LEAST_VARIANCE = 1e-4  # a baseline of nothing but acceptances must not make a single rejection a catastrophe
+_LEAST_VARIANCE = 1e-4  # with a baseline of full acceptance, a single rejection must not be drift
 
-StreamKey = tuple[DrafterName, WorkloadClass]  # what has a baseline of its own
+StreamKey = tuple[DrafterName, WorkloadClass]  # each has its own baseline
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceSample:
-    """The result of one request or probe: accepted tokens, and speculative steps that rejected one."""
+    """The result of one request or probe: accepted tokens, and speculative steps with a rejected token."""
 
     accepted: int
     rollbacks: int
 
     @property
     def reached(self) -> int:
-        """Drafted tokens that the target judged: those after a rejected one were not reached."""
+        """Drafted tokens that the target judged: those after a rejected one are not judged."""
         return self.accepted + self.rollbacks
 
     @property
     def acceptance(self) -> float:
-        """Only where something was reached."""
+        """The acceptance; only defined if tokens were judged."""
         return self.accepted / self.reached
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The acceptance while all was well: its mean, and the spread between requests beyond that of counting."""
+    """The acceptance while nothing was wrong: its mean, and the spread between requests beyond counting error."""
 
     mean: Annotated[float, Field(ge=0, le=1)]
     spread: Annotated[float, Field(ge=0, le=1)]
 
     @classmethod
     def learnt(cls, samples: Sequence[AcceptanceSample], mean: float) -> Baseline:
-        """Returns the baseline of at least two samples, each of which reached something."""
+        """Returns the baseline of at least two samples, each with judged tokens."""
         between = sum((sample.acceptance - mean) ** 2 for sample in samples) / (len(samples) - 1)
         counting = sum(sample.acceptance * (1 - sample.acceptance) / sample.reached for sample in samples) / len(
             samples
@@ -59,32 +60,33 @@ class Baseline:
         return cls(mean, math.sqrt(max(0.0, between - counting)))
 
     def deviation(self, sample: AcceptanceSample) -> float:
-        """How far below the mean, in standard deviations: those of a sample of its size, and those between requests."""
+        """Returns how far the sample is below the mean, in standard deviations of counting error and spread
+        together."""
         counting = self.mean * (1 - self.mean) / sample.reached
         return (self.mean - sample.acceptance) / math.sqrt(self.spread**2 + counting + _LEAST_VARIANCE)
 
 
 @dataclass(frozen=True, slots=True)
 class CusumSettings:
-    """`slack` and `limit` are in standard deviations: half the fall worth noticing, and how much of it, added up, is
-    drift. With .5 and 8 a false alarm is to be expected once in about 19,000 samples, and a fall of one deviation is
-    found in about 16 (Siegmund's approximations, Sequential Analysis, 1985)."""
+    """`slack` and `limit`, in standard deviations: half of the smallest fall to detect, and the accumulated fall that
+    counts as drift. With .5 and 8 a false alarm is expected once in about 19,000 samples, and a fall of one deviation
+    is found in about 16 (Siegmund's approximations, Sequential Analysis, 1985)."""
 
     slack: float = 0.5
     limit: float = 8.0
-    learn: int = 100  # samples that a baseline is learnt from: 61 tell .05 from chance, and twice the false alarms
-    largest: float = 2.0  # deviations that one sample counts for: acceptance has a long lower tail, which is no drift
-    least_reached: int = 4  # a shorter sample says nothing
+    learn: int = 100  # samples to learn a baseline from: 61 would tell .05 from chance, with twice the false alarms
+    largest: float = 2.0  # deviations that one sample may count: acceptance has a long lower tail, which is not drift
+    least_reached: int = 4  # shorter samples are ignored
 
 
 @dataclass(frozen=True, slots=True)
 class Cusum:
-    """One kind of text's drift detector: one-sided, since acceptance that rises is no harm (Page 1954).
+    """A drift detector for one kind of text: one-sided, because rising acceptance is harmless (Page 1954).
 
-    `requests`, `accepted` and `rollbacks` are sums since `level` was last 0, which is what it rests on; `last` is the
-    time of the last sample."""
+    `requests`, `accepted` and `rollbacks` are sums since `level` was last 0, as its evidence; `last` is the time of the
+    last sample."""
 
-    baseline: Baseline | None = None  # frozen, or learnt once
+    baseline: Baseline | None = None  # from the file, or learnt once
     level: float = 0.0
     learning: tuple[AcceptanceSample, ...] = ()
     since: float = 0.0
@@ -96,14 +98,14 @@ class Cusum:
     def observe(
         self, sample: AcceptanceSample, settings: CusumSettings, at: float = 0.0, *, learn: bool = True
     ) -> Cusum:
-        """The next state. A sample too short to say anything changes nothing, nor, without `learn`, one that a baseline
-        would have to be learnt from."""
+        """Returns the next state. Too short samples are ignored, and without `learn` also those from which a baseline
+        would be learnt."""
         if sample.reached < settings.least_reached or (self.baseline is None and not learn):
             return self
         if self.baseline is None:
             return self._learn((*self.learning, sample), settings)
         step = min(self.baseline.deviation(sample), settings.largest) - settings.slack
-        # The sum stays within twice the limit: what it takes to come back must not grow with what was lost.
+        # The sum stays within twice the limit, so that recovery does not take longer after a longer fall.
         level = min(max(0.0, self.level + step), 2 * settings.limit)
         if level == 0.0:
             return Cusum(self.baseline, since=at, last=at)
@@ -119,14 +121,14 @@ class Cusum:
         )
 
     def reset(self, at: float = 0.0) -> Cusum:
-        """The sum begins anew; what was learnt stays."""
+        """Returns the state with the sum at 0 and the baseline kept."""
         return Cusum(self.baseline, learning=self.learning, since=at, last=at)
 
     def exceeds_limit(self, settings: CusumSettings) -> bool:
         return self.level > settings.limit
 
     def evidence(self, settings: CusumSettings) -> str:
-        """Only where it has a baseline and a sum above nothing."""
+        """Describes the drift; empty without a baseline or with a sum of 0."""
         assert self.baseline is not None
         acceptance = AcceptanceSample(self.accepted, self.rollbacks).acceptance
         return (
@@ -142,28 +144,28 @@ class Cusum:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """One ratio, which is low below `least`. Its windows are counted from `began`; `last` and `last_requests` are of
-    the last one with a verdict."""
+    """A ratio that is low below `least`. Windows are counted from `began`; `last` and `last_requests` describe the last
+    window with a verdict."""
 
     least: float
     began: float | None = None
     requests: int = 0
     numerator: float = 0.0
     denominator: float = 0.0
-    below: int = 0  # windows in a row
-    silent: int = 0  # windows without a verdict since
+    below: int = 0  # consecutive low windows
+    silent: int = 0  # windows without a verdict since then
     last: float = 0.0
     last_requests: int = 0
 
     def advance(self, now: float, settings: FallbackSettings) -> Floor:
-        """Closes the windows that are over. A clock that jumps back begins the window anew."""
+        """Closes the windows that are over. A clock that jumps back restarts the window."""
         if self.began is None or now < self.began:
             return replace(self, began=now, requests=0, numerator=0.0, denominator=0.0)
         over = int((now - self.began) / settings.window_seconds)
         if not over:
             return self
         state = self
-        for _ in range(min(over, WINDOWS + 2)):  # more silent ones change nothing
+        for _ in range(min(over, WINDOWS + 2)):  # further silent ones change nothing
             state = state._close_window(settings)
         return replace(state, began=self.began + over * settings.window_seconds)
 
@@ -181,7 +183,7 @@ class Floor:
         return self.below >= WINDOWS
 
     def evidence(self, shown: str, least: str, window: float) -> str:
-        """Says why the ratio is low, empty where it is not. `shown`: the ratio in words; `least`: the bound."""
+        """Says why the ratio is low; empty if it is not. `shown`: the ratio in words; `least`: the bound."""
         if not self.low:
             return ""
         return f"{shown} {self.last_requests} requests, {least}, in {self.below} windows of {window:g} s in a row"

@@ -1,16 +1,17 @@
-"""The ladder: how far down, when, and when back up. State, signals and `now` in; state and a step out.
+"""The ladder: how far to fall back, when, and when to come back. State, signals and `now` in; state and a step out.
 
-The ladder is a list of levels, from the top: all that is configured, then each shorter block, then each lighter
-drafter, then no drafts at all. `FallbackLevel` names the four kinds of them; a `LadderLevel` is one level of the
-configured list, of which several may be of one kind. A position counts levels from the top, which is 0.
+The ladder is a list of levels from the top: everything configured, then shorter blocks, then lighter drafters, then no
+drafts. `FallbackLevel` names the four kinds; a `LadderLevel` is one level of the list, which may have several of one
+kind. Positions count from the top, which is 0.
 
-Signals ask for a kind of level; the lowest one asked for is where the ladder is heading. It goes down one level per
-cooldown, and at once for a hard signal; it goes up one level at a time, when nothing asks for the present level, the
-wait is over and a probe of the level above was good.
+Signals ask for a kind of level; the ladder heads for the lowest one asked for. It goes down one level per cooldown, or
+at once for a hard signal. It goes up one level at a time, when no signal asks for the present level, the wait is over
+and a probe of the level above was good.
 
 The first step up after one down waits for two cooldowns, the next ones for one each. So down, up and down again takes
-at least two cooldowns, whatever asks for it and however hard: nothing flaps. Each relapse doubles the wait, up to a
-limit; a long good time halves it again, so that nothing latches."""
+at least two cooldowns, and nothing flaps. Each relapse doubles the wait up to a limit; a long good time halves it
+again, so nothing latches.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from draftd.strategies import RemoteLevel
 
 log = logging.getLogger(__name__)
 
-_RELAPSE_COOLDOWNS, _RELAPSE_WINDOWS = 6, 4  # it takes two windows to see that a step up was too early
+_RELAPSE_COOLDOWNS, _RELAPSE_WINDOWS = 6, 4  # seeing that a step up was too early takes two windows
 
 
 Kind = FallbackLevel | RemoteLevel
@@ -41,7 +42,7 @@ LevelT = TypeVar("LevelT", bound=Level)
 
 
 class Cause(enum.StrEnum):
-    """Why the ladder steps. Also the value of the metrics' and the journal's attribute."""
+    """The cause of a ladder's step. Also the attribute's value in metrics and the journal."""
 
     ACCEPTANCE_FLOOR = "acceptance_floor"
     ACCEPTANCE_DRIFT = "acceptance_drift"
@@ -64,8 +65,8 @@ class Cause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Something asks for a level: the highest kind that it allows. A hard one is obeyed at once, and binds running
-    requests too. `evidence`: the figures, for people."""
+    """A request for a level: the highest kind that it allows. A hard signal is obeyed at once and also limits running
+    requests. `evidence`: the figures, for people."""
 
     cause: Cause
     asks_for: Kind
@@ -80,10 +81,8 @@ class Signal:
 def ladder_levels(
     max_draft_tokens: int, blocks: Sequence[int], drafter: DrafterName, lighter: Sequence[DrafterName]
 ) -> tuple[LadderLevel, ...]:
-    """From the top. `blocks` that are no shorter than what is above them, and drafters already used, are left out.
-
-    Where nothing may be drafted there is no way down: the only level is FULL, with no tokens.
-    """
+    """Returns the levels from the top. Omits `blocks` that are not shorter than the level above, and drafters already
+    used. If nothing may be drafted, the only level is FULL with no tokens."""
     levels = [LadderLevel(FallbackLevel.FULL, max_draft_tokens, drafter)]
     if not max_draft_tokens:
         return tuple(levels)
@@ -99,7 +98,7 @@ def ladder_levels(
 
 
 def configured_ladder(settings: Settings) -> tuple[LadderLevel, ...]:
-    """The levels that the settings allow, from the top."""
+    """Returns the levels that the settings allow, from the top."""
     configured = {
         PROMPT_LOOKUP: settings.model.prompt_lookup,
         LIGHT_DRAFT_MODEL: settings.model.light_draft_path is not None,
@@ -114,12 +113,12 @@ def configured_ladder(settings: Settings) -> tuple[LadderLevel, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LadderSettings:
-    """Seconds."""
+    """Times of the ladder, in seconds."""
 
-    cooldown: float = 300.0  # least time between two steps, hard ones down excepted
-    longest_wait: float = 7200.0  # however many relapses
-    relapse_within: float = 1800.0  # a step down so soon after a step up is a relapse
-    forgiven_after: float = 7200.0  # at the top, without a step down: one relapse is forgotten
+    cooldown: float = 300.0  # least time between two steps, except hard ones down
+    longest_wait: float = 7200.0  # the longest wait, however many relapses
+    relapse_within: float = 1800.0  # a step down within this time after a step up is a relapse
+    forgiven_after: float = 7200.0  # after this time at the top, one relapse is forgotten
 
     @classmethod
     def of(cls, settings: FallbackSettings) -> LadderSettings:
@@ -131,8 +130,8 @@ class LadderSettings:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """An operator holds the ladder at `position`. `until` None is until it is released. `before`: where the ladder was,
-    and returns to when the hold ends; `released`: by the operator."""
+    """An operator's hold of the ladder at `position`. `until` None: until released. `before`: the position to return to
+    afterwards; `released`: by the operator."""
 
     position: int
     until: float | None = None
@@ -147,7 +146,7 @@ class Hold:
 
 
 def utc_text(seconds: float) -> str:
-    """A time since 1970, for people."""
+    """Returns a time since 1970 as text."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -157,14 +156,14 @@ class LadderState:
 
     position: int = 0
     since: float = 0.0
-    signal: Signal | None = None  # of the last step
+    signal: Signal | None = None  # the signal of the last step
     relapses: Annotated[int, Field(ge=0)] = 0
-    stepped_up: float | None = None  # the last step up; None once it was followed by one down
+    stepped_up: float | None = None  # time of the last step up; None after a step down
     hold: Hold | None = None
-    forgave: float | None = None  # when a relapse was last forgotten
+    forgave: float | None = None  # time at which a relapse was last forgotten
 
     def shift_clock(self, seconds: float) -> LadderState:
-        """Returns it by a clock that is so much ahead. `since` stays 0 for a ladder that never moved."""
+        """Returns the state with times moved by `seconds`. `since` stays 0 for a ladder that never moved."""
         since = self.since and self.since + seconds
         stepped_up = None if self.stepped_up is None else self.stepped_up + seconds
         forgave = None if self.forgave is None else self.forgave + seconds
@@ -174,7 +173,7 @@ class LadderState:
         return replace(self, since=since, stepped_up=stepped_up, forgave=forgave, hold=hold)
 
     def wait(self, settings: LadderSettings) -> float:
-        """How long the ladder must have been at a level before the next step up."""
+        """Returns how long the ladder must have been at a level before the next step up."""
         least = settings.cooldown if self.stepped_up is not None else 2 * settings.cooldown
         return max(least, min(least * 2.0 ** min(self.relapses, 30), settings.longest_wait))
 
@@ -188,8 +187,8 @@ class Permit:
 
 
 class Ladder(Generic[LevelT]):
-    """One ladder: its levels, where it is on them, and each of its moves, recorded. One caller at a time moves it; any
-    thread may ask for `level`, which new plans have as their ceiling: the top at first."""
+    """A ladder: its levels, its position, and a record of each move. One caller at a time moves it; any thread may read
+    `level`, the ceiling of new plans."""
 
     def __init__(
         self,
@@ -199,11 +198,11 @@ class Ladder(Generic[LevelT]):
         *,
         subject: Subject = Subject.LEVEL,
     ) -> None:
-        """`subject` names it in the journal and the log."""
+        """`subject` names the ladder in the journal and the log."""
         self.levels = tuple(levels)
         self.settings = settings or LadderSettings()
         self.state = LadderState()
-        self.position = 0  # in force; the state's is saved before it is in force, where it is lower
+        self.position = 0  # the position in force; a lower one in the state is saved before it is in force
         self._journal = journal if journal is not None else Journal()
         self._subject = subject
 
@@ -213,11 +212,11 @@ class Ladder(Generic[LevelT]):
 
     @property
     def wait(self) -> float:
-        """Seconds that a level must have been in force before the next step up."""
+        """Returns the seconds that a level must have been in force before the next step up."""
         return self.state.wait(self.settings)
 
     def resume(self, state: LadderState) -> None:
-        """Goes on where an earlier run was: nothing has changed, so nothing is recorded."""
+        """Restores an earlier process's state, without recording a move."""
         self.state, self.position = state, state.position
 
     def next_state(self, signals: Iterable[Signal], permit: Permit | None, now: float) -> LadderState:
@@ -225,14 +224,15 @@ class Ladder(Generic[LevelT]):
         return move(self.state, self.levels, signals, permit, self.settings, now)
 
     def take(self, state: LadderState) -> Signal | None:
-        """Goes over to it, but for the level in force. Returns what its step is for; None where it takes none."""
+        """Takes the state, without yet putting its level in force. Returns the signal of its step, or None without a
+        step."""
         before, self.state = self.state, state
         if before.hold is not None and state.hold is None:
             self.note(Cause.RELEASED, "by an operator" if before.hold.released else "the hold's time is over")
         return None if state.position == before.position else state.signal
 
     def move(self, position: int, signal: Signal) -> bool:
-        """Puts a level in force, for the next plan. False where it is already."""
+        """Puts a level in force for the next plans. Returns False if it already was."""
         before, after = self.level, self.levels[position]
         if position == self.position:
             return False
@@ -250,7 +250,7 @@ class Ladder(Generic[LevelT]):
             self.note(Cause.HOLD, hold.evidence)
 
     def release(self, now: float) -> bool:
-        """Ends the hold with the next look. Whether there was one."""
+        """Ends the hold with the next look. Returns whether there was one."""
         hold = self.state.hold
         if hold is None or hold.released:
             return False
@@ -258,7 +258,7 @@ class Ladder(Generic[LevelT]):
         return True
 
     def note(self, cause: str, evidence: str) -> None:
-        """Records what concerns the level in force and does not change it."""
+        """Records an event that concerns the level in force without changing it."""
         self._journal.record(self._subject, self.level.label, self.level.label, cause, evidence)
 
 
@@ -270,10 +270,10 @@ def move(
     settings: LadderSettings,
     now: float,
 ) -> LadderState:
-    """The next state. A step was taken where its position is another; its `signal` is what for.
+    """Returns the next state. A different position means a step; its `signal` is the cause.
 
-    `permit` is of the level above, or of one above it where those between were probed in vain: a drafter that is no
-    good on this text must not bar the way to one that is. A clock that jumped back counts as no time having passed."""
+    `permit` is for the level above, or for a higher one if those between were probed without success: a drafter that
+    does not suit this text must not bar the way to one that does. A clock that jumped back counts as no time passed."""
     if now < state.since:
         state = replace(state, since=now)
     if (hold := state.hold) is not None:
@@ -289,7 +289,7 @@ def move(
         position, signal = max(hard or below, key=lambda candidate: candidate[0])
         if hard:
             return _down(state, position, signal, settings, now)
-        if waited >= settings.cooldown or state.signal is None:  # the first step of all has nothing to wait for
+        if waited >= settings.cooldown or state.signal is None:  # the very first step need not wait
             return _down(state, state.position + 1, signal, settings, now)
         return state
     if state.position == 0:
@@ -307,8 +307,8 @@ def move(
 
 
 def to_probe(ladder: Sequence[LadderLevel], position: int, tried: Collection[int]) -> int | None:
-    """What to probe next from `position`, with those levels probed in vain since the last step: the nearest one above
-    whose drafter was not among them, or the level above again once all drafters were. None at the top."""
+    """Returns the position to probe next, with the levels in `tried` probed without success since the last step: the
+    nearest level above whose drafter was not tried, or the level above once all were. None at the top."""
     if position == 0:
         return None
     vain = {ladder[index].drafter for index in tried}
@@ -316,22 +316,22 @@ def to_probe(ladder: Sequence[LadderLevel], position: int, tried: Collection[int
 
 
 def lowest(ladder: Sequence[Level], kind: Kind) -> int:
-    """Where a signal that asks for `kind` leads: its last level, so that what goes on being bad at a short block leads
-    to a shorter one; the first level below it where it has none."""
+    """Returns the position to which a signal for `kind` leads: its last level, so that trouble that persists at a short
+    block leads to a shorter one; or the first level below it if there is none."""
     own = [i for i, level in enumerate(ladder) if level.kind is kind]
     return own[-1] if own else next((i for i, level in enumerate(ladder) if level.kind < kind), len(ladder) - 1)
 
 
 def highest(ladder: Sequence[Level], kind: Kind) -> int:
-    """Where an operator who names `kind` wants to be: its first level, or the first one below it."""
+    """Returns the position for an operator who names `kind`: its first level, or the first one below it."""
     return next((i for i, level in enumerate(ladder) if level.kind <= kind), len(ladder) - 1)
 
 
 def _unheld(
     state: LadderState, hold: Hold, ladder: Sequence[Level], signals: Iterable[Signal], now: float
 ) -> LadderState:
-    """The hold is over: back at once to where the ladder was before it, or lower where a signal asks for that. A ladder
-    that was held higher stays there until one does. The next step is at least a cooldown away."""
+    """Returns the state after the hold: back at once to the position before it, or lower if a signal asks for that. A
+    ladder that was held higher stays until a signal asks for less. The next step is at least a cooldown away."""
     back = Signal(Cause.RELEASED, ladder[hold.before].kind, "the hold is over")
     candidates = [
         (min(hold.before, state.position), back),
@@ -342,7 +342,7 @@ def _unheld(
 
 
 def _replace_hold_signal(state: LadderState, signal: Signal) -> LadderState:
-    """A level that a hold led to is explained by the hold as it is now, or by what replaces it."""
+    """Replaces the explanation of a level that a hold led to, by the present hold or by what follows it."""
     return replace(state, signal=signal) if state.signal is not None and state.signal.cause is Cause.HOLD else state
 
 

@@ -1,7 +1,8 @@
-"""Alerts that ask for a level, each for a time: what is not repeated runs out, what has no lease asks for nothing.
+"""Alerts that ask for a level, each for a limited time. Without repetition a lease expires; an alert without a lease
+has no effect.
 
-Notifications come late, twice, in the wrong order or not at all. An alert is known by its fingerprint, and each time
-that it begins to fire by when that was: whatever is older than what is already known is stale.
+Notifications arrive late, twice, in the wrong order or not at all. An alert is identified by its fingerprint, and each
+of its firings by its start; anything older than what is known is stale.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from draftd.core import FallbackLevel
 from draftd.fallback.ladder import Cause, Signal, utc_text
 from draftd.strategies import RemoteLevel
 
-_MOST = 256  # leases held, and ends remembered
+_MOST = 256  # the most leases, and the most remembered ends
 
-Moment = Annotated[float, Field(ge=0, le=253_402_300_799)]  # from 1970 to the year 9999, the last one that has a date
+Moment = Annotated[float, Field(ge=0, le=253_402_300_799)]  # from 1970 to 9999, the last year that datetime can express
 
 
 class Applied(enum.StrEnum):
@@ -35,8 +36,8 @@ class Applied(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One alert of a notification. `starts_at` is the sender's clock, in seconds since 1970. `remote`: it asks for
-    another level of the remote, and for none of the ladder: its `level` is FULL."""
+    """One alert of a notification. `starts_at`: the sender's clock, seconds since 1970. `remote`: the level that it
+    asks for on the remote; then `level` is FULL."""
 
     name: str
     fingerprint: str
@@ -49,7 +50,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """`until` is the ladder's clock. `polled`: the source itself has listed the alert."""
+    """An alert in force. `until`: the ladder's clock. `polled`: the source itself has listed the alert."""
 
     notice: Notice
     until: float
@@ -64,7 +65,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """By fingerprint: the leases, and when an alert that has ended began. 256 of each at most."""
+    """Leases by alert fingerprint, and the start times of alerts that have ended. At most 256 of each."""
 
     held: Mapping[str, Lease] = field(default_factory=dict)
     ended: Mapping[str, Moment] = field(default_factory=dict)
@@ -72,11 +73,10 @@ class Leases:
     def apply(
         self, notice: Notice, now: float, lease_seconds: float, *, polled: bool = False
     ) -> tuple[Leases, Applied]:
-        """The next state, and what became of the notice. The same notice twice changes nothing but the lease's end.
+        """Returns the next state, and the outcome of the notice. Repeating a notice only extends the lease.
 
-        What the source itself lists now (`polled`) is not old news, although it was gone for a while: a silence was
-        lifted, or Alertmanager has started anew. It is told with the beginning that it always had.
-        """
+        An alert that the source lists now (`polled`) is current even if it was gone for a while: a silence was lifted,
+        or Alertmanager restarted. It still has its original start."""
         state = self.expire(now)
         lease, ended = state.held.get(notice.fingerprint), state.ended.get(notice.fingerprint)
         if lease is not None and notice.starts_at < lease.notice.starts_at:
@@ -99,8 +99,8 @@ class Leases:
         return state, Applied.RENEWED if again else Applied.ACCEPTED
 
     def reconcile(self, firing: Sequence[Notice], now: float, lease_seconds: float) -> Leases:
-        """What the source lists as firing now. Ends what it listed before and lists no more; an alert that it never
-        listed may be another sender's, and runs out by itself."""
+        """Applies the source's list of firing alerts. Ends those that it listed before and no longer lists; an alert
+        that it never listed may come from another sender, and expires by itself."""
         state = self.expire(now)
         for notice in firing:
             state, _ = state.apply(replace(notice, firing=True), now, lease_seconds, polled=True)
@@ -111,7 +111,7 @@ class Leases:
         return state
 
     def expire(self, now: float) -> Leases:
-        """Without what has run out."""
+        """Returns the state without expired leases."""
         if all(lease.until > now for lease in self.held.values()):
             return self
         return replace(self, held={name: lease for name, lease in self.held.items() if lease.until > now})
@@ -131,5 +131,5 @@ class Leases:
         ended = {name: began for name, began in self.ended.items() if name != fingerprint}
         ended[fingerprint] = max(starts_at, self.ended.get(fingerprint, starts_at))
         while len(ended) > _MOST:
-            del ended[next(iter(ended))]  # the one that ended first
+            del ended[next(iter(ended))]  # the alert that ended first
         return Leases(remaining, ended)

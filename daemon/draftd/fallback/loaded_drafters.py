@@ -1,5 +1,5 @@
-"""Which drafters' weights are in memory: those of the level in force, of the one that is stepped up to, and what a
-probe has borrowed. All others are released."""
+"""Keeps drafters' weights in memory: those of the level in force, of a level about to be stepped up to, and those
+borrowed by a probe. All others are released."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, NotServing, QueueFull
 
 log = logging.getLogger(__name__)
-LOAD_SECONDS = 120.0  # a draft that is not loaded by then is taken not to be had
-_AGAIN_SECONDS = 30.0  # after weights could not be loaded, until they are tried again unasked
+LOAD_SECONDS = 120.0  # after this, a draft counts as unavailable
+_AGAIN_SECONDS = 30.0  # before failed weights are tried again
 
 
 def needed_drafters(level: LadderLevel) -> frozenset[DrafterName]:
-    """What requests may draft with at this level. Down to SHORT_BLOCK a client may name the draft model, whatever the
-    level's own drafter is."""
+    """Returns the drafters that requests may use at this level. Down to SHORT_BLOCK a client may name the draft model,
+    whatever the level's own drafter is."""
     if level.drafter is None:
         return frozenset()
     if level.kind >= FallbackLevel.SHORT_BLOCK:
@@ -31,7 +31,8 @@ def needed_drafters(level: LadderLevel) -> frozenset[DrafterName]:
 
 
 class LoadedDrafters:
-    """Any thread, one caller at a time of `ready`; only `borrow` waits. `clock` is monotonic."""
+    """Loads and releases drafters. Any thread, one caller of `ready` at a time; only `borrow` waits. `clock` is
+    monotonic."""
 
     def __init__(
         self,
@@ -45,16 +46,18 @@ class LoadedDrafters:
         self._own: frozenset[DrafterName] = frozenset()
         self._ahead: frozenset[DrafterName] = frozenset()
         self._borrowed: Counter[DrafterName] = Counter()
-        self._revoked: Counter[DrafterName] = Counter()  # of those
-        self._wanted_before: frozenset[DrafterName] | None = None  # of the engine, last
+        self._revoked: Counter[DrafterName] = Counter()  # how many of the borrowed ones were revoked
+        self._wanted_before: frozenset[DrafterName] | None = None  # last requested from the engine
         self._answer: Future[int] | None = None
         self._failed_at: float | None = None
-        self._step_up: tuple[LadderLevel, Future[int], float] | None = None  # what loads for it, and until when
+        self._step_up: tuple[LadderLevel, Future[int], float] | None = (
+            None  # the level to step up to, its load, and the deadline
+        )
         self._no_step_before = float("-inf")
 
     def hold(self, level: LadderLevel, *, revoke: bool = False) -> None:
-        """This level's weights, and no more than them and what is borrowed. There is no step up any more. With `revoke`
-        what is borrowed now is released too: its borrowers' requests go on autoregressively."""
+        """Keeps only this level's weights and borrowed ones, and ends any step up. `revoke` also releases borrowed
+        ones; the borrowers' requests go on autoregressively."""
         self._step_up = None
         with self._lock:
             self._own, self._ahead = needed_drafters(level), frozenset()
@@ -63,9 +66,9 @@ class LoadedDrafters:
             self._ask(retry=False)
 
     def ready(self, level: LadderLevel, now: float, again_seconds: float) -> bool:
-        """Whether the weights for a step up to `level` are there; loading begins when they are first asked for, and
-        they are held until `hold` is called. Where they cannot be had they are released, and nothing is tried again for
-        `again_seconds`. `now` is the ladder's clock."""
+        """Whether the weights for a step up to `level` are loaded. The first call starts loading; they stay until
+        `hold` is called. Weights that cannot be loaded are released, and not tried again for `again_seconds`. `now` is
+        the ladder's clock."""
         if now < self._no_step_before:
             return False
         if self._step_up is None or self._step_up[0] != level:
@@ -78,7 +81,7 @@ class LoadedDrafters:
         self._step_up = None
         error = answer.exception() if answer.done() else TimeoutError("they took too long")
         if error is None or isinstance(error, (NotServing, QueueFull)):
-            return error is None  # else the engine has no time: that says nothing of the draft
+            return error is None  # otherwise the engine is busy, which says nothing about the draft
         log.warning("no step up to %s: its drafter cannot be loaded: %s", level.label, error)
         self._no_step_before = now + again_seconds
         with self._lock:
@@ -88,7 +91,8 @@ class LoadedDrafters:
 
     @contextlib.contextmanager
     def borrow(self, drafter: DrafterName | None) -> Iterator[None]:
-        """These weights too, meanwhile. Raises NotServing, ModelLoadError or TimeoutError where they cannot be had."""
+        """Keeps these weights loaded inside the block too. Raises NotServing, ModelLoadError or TimeoutError if they
+        are unavailable."""
         if drafter is None:
             yield
             return
@@ -105,12 +109,12 @@ class LoadedDrafters:
                 self._ask(retry=False)
 
     def refresh(self) -> None:
-        """Asks the engine for what is wanted, where it was not asked yet: while it loads it takes no orders."""
+        """Sends the wanted drafters to the engine if they were not sent yet: while loading it takes no orders."""
         with self._lock:
             self._ask(retry=False)
 
     def _ask(self, *, retry: bool) -> Future[int]:
-        """What becomes of what is wanted now. Under the lock."""
+        """Returns the future of loading the wanted drafters. Called with the lock held."""
         wanted = self._own | self._ahead | frozenset(self._borrowed - self._revoked)
         again = retry or self._failed_at is None or self._clock() - self._failed_at >= _AGAIN_SECONDS
         failed = self._answer is not None and self._answer.done() and self._answer.exception() is not None
@@ -128,7 +132,8 @@ class LoadedDrafters:
         return answer
 
     def _note_answer(self, done: Future[int]) -> None:
-        """On the engine thread, or on the one that asks where it is done already: takes no lock."""
+        """Notes the engine's answer. Runs on the engine thread, or on the caller's if the future is already done, so it
+        takes no lock."""
         error = done.exception()
         self._failed_at = None if error is None else self._clock()
         if error is not None and not isinstance(error, (NotServing, QueueFull)):
@@ -136,7 +141,7 @@ class LoadedDrafters:
 
 
 def why_missing(drafter: DrafterName | None, engine: EngineHandle) -> str:
-    """Why it cannot be had; empty where it can, where there is none, and while that is not known yet."""
+    """Returns why the drafter is unavailable; empty if it is available, None, or unknown yet."""
     try:
         info = engine.info
     except DraftdError:
@@ -147,6 +152,6 @@ def why_missing(drafter: DrafterName | None, engine: EngineHandle) -> str:
 
 
 def missing_drafters(ladder: Sequence[LadderLevel], engine: EngineHandle) -> dict[DrafterName, str]:
-    """All of a ladder's, with the reason."""
+    """Returns the unavailable drafters of a ladder, and why."""
     kinds = dict.fromkeys(level.drafter for level in ladder if level.drafter is not None)
     return {kind: why for kind in kinds if (why := why_missing(kind, engine))}

@@ -1,8 +1,9 @@
 """The requests of probes and canaries: frozen prompts, each answered autoregressively and as a level would draft it.
 
 They are ordinary requests, one at a time, marked as the daemon's own. The autoregressive answers come first and are
-kept, so that weights are held only while they are needed, and what was interrupted goes on where it was. A run gives
-way: where clients' requests wait, it ends between two prompts."""
+kept, so weights are loaded only while needed, and an interrupted run resumes. A run gives way to clients: if their
+requests wait, it ends between two prompts.
+"""
 
 from __future__ import annotations
 
@@ -35,21 +36,21 @@ from draftd.fallback.probes import Divergence, ProbedPrompt
 from draftd.models.tokenizer import Tokenizer
 
 STOPPING = "the daemon is stopping"
-_GRACE_SECONDS = 5.0  # beyond a deadline: the engine notices one between two steps
-_GAP_SECONDS = 10.0  # for the logit gap of one divergence
-_LOOK_AGAIN_SECONDS = 0.05  # a request that has only just arrived is about to be taken
+_GRACE_SECONDS = 5.0  # beyond a deadline, which the engine checks between two steps
+_GAP_SECONDS = 10.0  # to measure one divergence's logit gap
+_LOOK_AGAIN_SECONDS = 0.05  # a request that has just arrived will be taken soon
 
 Borrow = Callable[[DrafterName | None], AbstractContextManager[object]]
 """Holds a drafter's weights within the block. Entering it may take a while, and raises where they cannot be had."""
 
 
 class ProbeUnanswered(Exception):
-    """A prompt was not answered: the message says why. Nothing is known of the draft by it."""
+    """The error for a prompt without an answer, with the reason. It says nothing about the draft."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """The model's answer to a prompt, and what it took."""
+    """The model's answer to a prompt, with its counts and seconds."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -57,47 +58,47 @@ class ProbeAnswer:
 
 
 def render(prompt: FrozenPrompt, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Token ids, ready for the answer: by the model's chat template; as plain text where it has none, or where its
-    template takes neither a system message nor one that is put in front of the user's own."""
+    """Returns the prompt's token ids, ready for the answer: by the model's chat template, or as plain text if it has
+    none or its template accepts no system message, not even inside the user's."""
     chat = fold_system(prompt.chat)
     if tokenizer.has_chat_template:
         for messages in (prompt.chat, chat):
             try:
                 return tuple(tokenizer.render_chat([{"role": role, "content": text} for role, text in messages]))
-            except Exception:  # templates raise on what they do not take, each in its own way
+            except Exception:  # templates raise many kinds of errors
                 continue
     return tuple(tokenizer.encode("".join(f"{text}\n\n" for _, text in chat)))
 
 
 class ProbeRequests:
-    """One thread asks; any thread may abort it."""
+    """Asks the prompts. One thread asks; any thread may abort."""
 
     def __init__(self, engine: EngineHandle, borrow: Borrow, seconds: float) -> None:
-        """`seconds`: how long one answer may take, its time in the queue included."""
+        """`seconds`: the most that one answer may take, including its time in the queue."""
         self._engine, self._borrow, self._seconds = engine, borrow, seconds
         self._numbers = itertools.count(1)
-        self._references: dict[tuple[Messages, int], ProbeAnswer] = {}  # by what is asked, and for how many tokens
-        self._target = ""  # whose references these are
+        self._references: dict[tuple[Messages, int], ProbeAnswer] = {}  # by prompt and number of tokens
+        self._target = ""  # the target of these references
         self._lock = threading.Lock()
         self._running: tuple[str, _Sink] | None = None
         self.stopping = threading.Event()
 
     def abort(self) -> None:
-        """The request that runs ends as Unanswered, and so does every later one."""
+        """Ends the running request, and every later one, with ProbeUnanswered."""
         self.stopping.set()
         with self._lock:
             running = self._running
         if running is not None:
             self._engine.cancel(running[0])
-            running[1].ended.set()  # an engine that hangs must not keep the caller
+            running[1].ended.set()  # a hanging engine must not block the caller
 
     def compare(
         self, prompts: Sequence[FrozenPrompt], level: LadderLevel, origin: Origin, seconds: float, patience: float = 0.0
     ) -> tuple[list[ProbedPrompt], str]:
-        """What each prompt showed, and why there are no more of them: empty where all were tried.
+        """Returns each prompt's result, and why the run ended early (empty if it did not).
 
-        `seconds`: all that it may take; `patience`: of them, how many it may spend on waiting for a queue to become
-        empty before it gives way. Raises Unanswered, or DraftdError where the engine does not serve."""
+        `seconds`: the most that all may take; `patience`: of these, for waiting until the queue is empty, before the
+        run gives way. Raises ProbeUnanswered, or DraftdError if the engine does not serve."""
         why_to_end = self._limits(seconds, patience)
         for prompt in prompts:
             if ended := why_to_end():
@@ -119,8 +120,8 @@ class ProbeRequests:
         return compared, ""
 
     def _limits(self, seconds: float, patience: float) -> Callable[[], str]:
-        """Asked between two prompts, when the run itself has nothing in the queue: why it must end now; empty where it
-        may go on. Waits where there is patience left."""
+        """Returns a check to call between two prompts, when the run itself has no request queued: it says why the run
+        must end now, empty if it may go on, and waits while there is patience left."""
         until = time.monotonic() + seconds
 
         def why_to_end() -> str:
@@ -142,10 +143,10 @@ class ProbeRequests:
         return why_to_end
 
     def _reference(self, prompt: FrozenPrompt, origin: Origin) -> ProbeAnswer:
-        """The autoregressive answer: asked once, and kept for as long as the target stays."""
+        """Returns the autoregressive answer, computed once and kept while the target stays the same."""
         info = self._engine.info
         if (target := f"{info.model} {info.weight_bytes}") != self._target:
-            self._references.clear()  # as many as there are frozen prompts, then
+            self._references.clear()  # afterwards at most one per frozen prompt
             self._target = target
         kept = self._references.get(key := (prompt.chat, prompt.max_tokens))
         if kept is None:
@@ -162,7 +163,7 @@ class ProbeRequests:
             level.kind,
             origin.value,
             f"{origin.value} of {level.label}",
-            DepthMode.FIXED,  # it asks what the level is worth: a depth that avoids its drafts would hide that
+            DepthMode.FIXED,  # fixed, because automatic depth would hide a level that is not worth it
         )
         return self._ask(prompt, plan, origin)
 
@@ -171,14 +172,14 @@ class ProbeRequests:
             return None
         pairs = zip(reference.tokens, drafted.tokens, strict=False)
         at = next((i for i, (right, other) in enumerate(pairs) if right != other), None)
-        if at is None:  # one ended where the other went on: no two tokens to compare
+        if at is None:  # one text ended earlier: there are no two tokens to compare
             return Divergence(min(len(reference.tokens), len(drafted.tokens)), None)
         before = reference.prompt + reference.tokens[:at]
         gap: Future[float] | None = None
         try:
             gap = self._engine.logit_gap(before, reference.tokens[at], drafted.tokens[at])
             return Divergence(at, gap.result(_GAP_SECONDS))
-        except Exception:  # whatever it is, the divergence is reported without a gap
+        except Exception:  # after any error the divergence is reported without a gap
             if gap is not None:
                 gap.cancel()
             return Divergence(at, None)

@@ -1,7 +1,8 @@
-"""Runs probes and canaries, one at a time, each on a thread of its own.
+"""Runs probes and canaries, one at a time, each on its own thread.
 
-The canaries run at the level in force, for that is what clients get; where it drafts nothing, at the lowest one that
-drafts, for that is where the ladder would climb to."""
+Canaries run at the level in force, because clients use that; if it drafts nothing, at the lowest level that drafts,
+because the ladder would climb to that.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ Report = TypeVar("Report", ProbeReport, CanaryReport)
 
 @dataclass(frozen=True, slots=True)
 class ProbeLimits:
-    """Seconds: for one answer; for all of a probe, and of a run of the canaries; and how long a run of the canaries
-    waits for clients' requests to be taken before it gives way. A probe does not wait."""
+    """Time limits in seconds: one answer; a whole probe; a run of canaries; and how long canaries wait for clients'
+    queued requests before giving way. A probe does not wait."""
 
     answer: float = 30.0
     probe: float = 180.0
@@ -53,7 +54,7 @@ class ProbeLimits:
 
 
 class ProbeRunner:
-    """Any thread may ask; a future always ends, and always in a report."""
+    """Starts runs. Any thread may ask; each future ends with a report."""
 
     def __init__(
         self,
@@ -66,20 +67,20 @@ class ProbeRunner:
         prompts: FrozenPrompts | None = None,
         limits: ProbeLimits | None = None,
     ) -> None:
-        """`borrow` holds a drafter's weights. `prompts`: the package's own, where none are given; raises
-        PromptError where those are broken."""
+        """`borrow`: keeps a drafter's weights loaded. `prompts`: the package's own by default; raises PromptError if
+        these are broken."""
         self._engine, self._settings, self._telemetry = engine, settings, telemetry
         self._ladder = ladder
         self._prompts = FrozenPrompts.of_package() if prompts is None else prompts
         self._limits = limits or ProbeLimits()
         self._requests = ProbeRequests(engine, borrow, self._limits.answer)
         self.baselines = ProbeBaselines.of(self._prompts.probe)
-        self._lock = threading.Lock()  # guards the run
-        self._thread: threading.Thread | None = None  # of the run that is under way
-        self._give_up: Callable[[], None] = lambda: None  # ends its future
+        self._lock = threading.Lock()  # guards the present run
+        self._thread: threading.Thread | None = None  # thread of the present run
+        self._give_up: Callable[[], None] = lambda: None  # ends the run's future
 
     def close(self, seconds: float) -> bool:
-        """Ends what is under way, as failed. False where its thread did not end in time: it is left behind."""
+        """Ends the present run as failed. Returns False if its thread did not end in time; it is then left behind."""
         self._requests.abort()
         with self._lock:
             thread = self._thread
@@ -91,15 +92,14 @@ class ProbeRunner:
         return not thread.is_alive()
 
     def probe(self, level: LadderLevel, *, learn: bool = False) -> Future[ProbeReport]:
-        """Tries `level` out. With `learn`, while all is well: where it is good, later ones of the same drafter are
-        compared with it. Raises NotNow while a run is under way, and where the level drafts nothing, or its drafter
-        cannot be had."""
+        """Probes `level`. With `learn`, while nothing is wrong: a good result becomes the drafter's baseline. Raises
+        NotNow during another run, or if the level drafts nothing or its drafter is unavailable."""
         self._check(level)
         failed = ProbeReport(level, ProbeVerdict.FAILED, "")
         return self._begin(lambda: self._probe(level, learn), failed, self._telemetry.probe)
 
     def canaries(self) -> Future[CanaryReport]:
-        """Raises NotNow while a run is under way, and where nothing can be drafted."""
+        """Runs the canaries. Raises NotNow during another run, or if nothing can be drafted."""
         level = self._ladder.level
         if level.drafter is None:
             drafting = [other for other in reversed(self._ladder.levels) if other.drafter is not None]
@@ -116,12 +116,13 @@ class ProbeRunner:
             raise NotNow(f"nothing is drafted at {level.label}: {why}")
 
     def _begin(self, work: Callable[[], Report], failed: Report, tell: Callable[[Report], None]) -> Future[Report]:
-        """`work` makes the report; where that goes wrong it is `failed`, with the reason. `tell` hears of it."""
+        """Starts a thread. `work` makes the report; after an error it is `failed` with the reason. `tell` receives the
+        report."""
         future: Future[Report] = Future()
-        future.set_running_or_notify_cancel()  # it cannot be taken back: who asks no more may forget it
+        future.set_running_or_notify_cancel()  # it cannot be cancelled; a caller may simply drop it
 
         def end(report: Report) -> None:
-            with suppress(InvalidStateError):  # it was given up
+            with suppress(InvalidStateError):  # the run was given up
                 future.set_result(report)
 
         def run() -> None:
@@ -142,7 +143,7 @@ class ProbeRunner:
         with self._lock:
             if self._requests.stopping.is_set():
                 raise NotNow(STOPPING)
-            if self._engine.unloaded:  # no client has asked for long, and none would gain by it
+            if self._engine.unloaded:  # no client has asked for long, so none would benefit
                 raise NotNow("the weights are unloaded until a client asks")
             if self._thread is not None:
                 raise NotNow("a probe or a run of the canaries is under way")
@@ -151,7 +152,7 @@ class ProbeRunner:
             self._thread.start()
         return future
 
-    # the run's own thread
+    # on the run's thread
 
     def _probe(self, level: LadderLevel, learn: bool) -> ProbeReport:
         assert level.drafter is not None

@@ -1,4 +1,4 @@
-"""When a probe of a level above is due, and a run of the canaries; and what they last showed."""
+"""Decides when a probe of a level above or a run of canaries is due, and keeps their last results."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 Report = TypeVar("Report", ProbeReport, CanaryReport)
 
-_LEAD_SECONDS = 30.0  # a probe begins at most so much before the wait is over
-_LIKELY_SECONDS = 1.0  # what a probe is taken to cost before the first one
+_LEAD_SECONDS = 30.0  # a probe begins at most this long before the wait is over
+_LIKELY_SECONDS = 1.0  # the assumed cost of the first probe
 
 
 class ProbeSchedule:
-    """One caller at a time. Times are the ladder's clock."""
+    """The schedule of probes and canaries. One caller at a time. Times are the ladder's clock."""
 
     def __init__(
         self,
@@ -39,24 +39,27 @@ class ProbeSchedule:
         self._runner, self._engine, self._ladder = runner, engine, tuple(ladder)
         self._settings, self._limits = settings, limits
         self._running: Future[ProbeReport] | Future[CanaryReport] | None = None
-        self._void = False  # what runs began before a step, or with other weights
-        self._ended, self._cost = now, _LIKELY_SECONDS  # of the last job
-        self._not_before = now  # of the next probe
+        self._void = False  # whether the present run began before a step, or with other weights
+        self._ended, self._cost = now, _LIKELY_SECONDS  # end and cost of the last run
+        self._not_before = now  # the earliest time of the next probe
         self._at_once = False
-        self._vain: set[int] = set()  # positions probed since the last step that were not good
-        self._probed_at: float | None = None  # the last one that still counts
+        self._vain: set[int] = set()  # positions probed without success since the last step
+        self._probed_at: float | None = None  # end of the last probe that still counts
         self._canaries_at = now
-        self._learn_at, self._learns = now + limits.cooldown, 0  # not while a daemon that has just started is tried out
-        self._suspect: LadderLevel | None = None  # the level in force, with the drafter whose requests show drift
+        self._learn_at, self._learns = (
+            now + limits.cooldown,
+            0,
+        )  # the first learning probe comes a cooldown after the start
+        self._suspect: LadderLevel | None = None  # the level in force with the drifting drafter
         self._suspected_at = now
-        self._innocent: bool | None = None  # what a probe said of it
-        self._checks = False  # whether the run is that probe
+        self._innocent: bool | None = None  # whether a probe found that drafter unchanged
+        self._checks = False  # whether the present run is that probe
         self.probed: ProbeReport | None = None
         self.tested: CanaryReport | None = None
 
     def permit(self, state: LadderState, now: float) -> Permit | None:
-        """What lets the ladder up: the last probe; a level whose drafter cannot be had needs none: nothing is drafted
-        there, and it must not bar the way."""
+        """Returns the permit for a step up, from the last probe. A level whose drafter is unavailable needs no probe:
+        it drafts nothing, and must not bar the way."""
         if self._suspect is not None:
             return None
         report, probed_at = self.probed, self._probed_at
@@ -72,40 +75,40 @@ class ProbeSchedule:
         return None
 
     def on_step(self, now: float) -> None:
-        """Another level is in force: what was found is of no use any more."""
+        """Drops earlier results, because another level is in force."""
         self._probed_at, self._void, self._at_once = None, True, False
         self._not_before, self._vain = now, set()
         self._suspect = None
 
     def traffic_changed(self, level: LadderLevel | None, now: float) -> bool | None:
-        """Of a drafter whose requests show drift: True where a probe finds frozen prompts accepted as they were while
-        all was well. None until that is known, for one cooldown at most; False where it cannot be. `level`: the one in
-        force, with that drafter; None where no requests show drift."""
+        """Whether a drifting drafter's probe found frozen prompts accepted as before, so that the traffic has changed.
+        None while unknown, for at most one cooldown; False if it cannot be known. `level`: the level in force with that
+        drafter, None without drift."""
         if level != self._suspect:
             self._suspect, self._suspected_at, self._innocent = level, now, None
         if level is None or level.drafter is None or self._innocent is not None:
             return self._innocent
         if level.drafter == PROMPT_LOOKUP:
-            return True  # it has no weights: what changes is what it reads
+            return True  # it has no weights: only its input can change
         comparable = level.drafter in self._runner.baselines.drafters and not why_missing(level.drafter, self._engine)
         if not comparable or now - self._suspected_at > self._limits.cooldown:
             self._innocent = False
         return self._innocent
 
     def on_reload(self, now: float) -> None:
-        """The draft's weights are others: what drafts with them is tried first, and now."""
+        """Schedules a probe now, because the draft's weights are new."""
         self.on_step(now)
         self._vain = {i for i, level in enumerate(self._ladder) if level.drafter == PROMPT_LOOKUP}
         self._at_once = True
         self._canaries_at = float("-inf")
 
     def forget(self, now: float) -> None:
-        """The draft is another on purpose: it is not compared with the old one, and its baseline is learnt anew."""
+        """Drops the draft's baseline, because it was replaced by another draft on purpose."""
         self._runner.baselines.forget()
         self._learn_at, self._learns = now + self._limits.cooldown, 0
 
     def collect(self, now: float) -> CanaryReport | None:
-        """Takes in what has ended since; a run of the canaries is returned."""
+        """Takes the results of runs that have ended; returns that of a canary run."""
         running = self._running
         if running is None or not running.done():
             return None
@@ -123,18 +126,18 @@ class ProbeSchedule:
         return None
 
     def probe_now(self, state: LadderState) -> Future[ProbeReport]:
-        """Raises NotNow where there is no level above, or something is being tried out."""
+        """Starts a probe of the level above. Raises NotNow if there is none, or during another run."""
         target = to_probe(self._ladder, state.position, self._vain)
         if target is None:
             raise NotNow("there is no level above the one in force")
         return self._begin(self._runner.probe(self._ladder[target]))
 
     def canaries_now(self) -> Future[CanaryReport]:
-        """Raises NotNow while something is being tried out."""
+        """Starts the canaries. Raises NotNow during another run."""
         return self._begin(self._runner.canaries())
 
     def consider(self, state: LadderState, signals: Sequence[Signal], now: float) -> None:
-        """Begins what is due, where it can be afforded."""
+        """Starts a run that is due, if its time can be afforded."""
         if self._running is not None:
             return
         try:
@@ -167,10 +170,10 @@ class ProbeSchedule:
         self._vain.add(self._ladder.index(report.level))
         tried = {self._ladder[index].drafter for index in self._vain}
         if all(level.drafter in tried for level in self._ladder[: max(self._vain)]):
-            self._vain = set()  # all over again: any of them may have been mended
+            self._vain = set()  # start over: any of them may have recovered
 
     def _probe_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> int | None:
-        """The position to probe; None where it is too early, or where no step up could follow."""
+        """Returns the position to probe; None if it is too early, or no step up could follow."""
         target = to_probe(self._ladder, state.position, self._vain)
         if target is None or state.hold is not None or self.permit(state, now) is not None:
             return None
@@ -182,20 +185,20 @@ class ProbeSchedule:
         return target if due else None
 
     def _learning_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> bool:
-        """At the top, while no signal asks for less: what probes show when all is well."""
+        """Whether a probe to learn a baseline is due: at the top, while no signal asks for less."""
         top = self._ladder[0]
         if state.position != 0 or signals or top.drafter is None or not top.max_draft_tokens or now < self._learn_at:
             return False
         return top.drafter not in self._runner.baselines.drafters and not why_missing(top.drafter, self._engine)
 
     def _canaries_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> bool:
-        """Only where they would find something drafted."""
+        """Whether canaries are due, and something would be drafted."""
         level = self._ladder[state.position]
         drafters = [other.drafter for other in (self._ladder if level.drafter is None else [level])]
         if all(drafter is None or why_missing(drafter, self._engine) for drafter in drafters):
             return False
         others = [signal for signal in signals if signal.cause is not Cause.QUALITY]
-        if len(others) < len(signals):  # the last ones were bad, and nothing but a good run ends that
+        if len(others) < len(signals):  # the last run was bad, and only a good one ends that
             forbidden = any(
                 not self._ladder[lowest(self._ladder, signal.asks_for)].max_draft_tokens for signal in others
             )
@@ -204,8 +207,8 @@ class ProbeSchedule:
         return period > 0 and level.max_draft_tokens > 0 and now - self._canaries_at >= period
 
     def _affordable(self, now: float, *, urgent: bool = False) -> bool:
-        """Idle, or within the share of its time that a busy daemon may spend; new weights are worth it at any time.
-        Raises NotServing while nothing is loaded."""
+        """Whether a run can start now: the daemon is idle, or within the share of time that runs may use; with new
+        weights always. Raises NotServing while nothing is loaded."""
         _ = self._engine.info
         status = self._engine.status()
         if urgent or (not status.active and not status.queued):

@@ -1,7 +1,8 @@
-"""What probes and canaries show, and what it is worth: values and verdicts, nothing that runs.
+"""Results and verdicts of probes and canaries, as values; nothing here runs.
 
-A probe says whether a level would do: how many drafted tokens are accepted there, how fast that is, and whether the
-text is still the target's own. The canaries say whether what is served is as good as it would be autoregressively."""
+A probe measures a level: how many drafted tokens are accepted, how fast it is, and whether the text is still the
+target's own. The canaries compare the quality of what is served with autoregressive decoding.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from draftd.counts import DraftCounts
 from draftd.fallback.drift import AcceptanceSample, Baseline
 from draftd.fallback.ladder import LadderSettings, LadderState
 
-_EXACT = 1e-9  # 0.995 - 0.99 is a little less than 0.005
+_EXACT = 1e-9  # float error: 0.995 - 0.99 is a little less than 0.005
 
-# Of the baseline's standard deviations between prompts. It is half of what the CUSUM lets pass: what that would call
-# drift again must not pass here.
+# In standard deviations of the baseline between prompts, half of what the CUSUM tolerates: a level that would drift
+# again must not pass here.
 _FALL = 0.25
-_LEAST_REACHED = 40  # drafted tokens, for a verdict
+_LEAST_REACHED = 40  # drafted tokens required for a verdict
 
-_GPUS = ("metal", "cuda")  # their kernels for one row and for several differ in the last bits
+_GPUS = ("metal", "cuda")  # their kernels for one row and for several rows differ in the last bits
 NEAR_TIE = 0.5
 """Logits. Four steps of bfloat16 where logits lie between 16 and 32; the ties that were seen to flip were one apart."""
 
@@ -32,14 +33,14 @@ class ProbeVerdict(enum.StrEnum):
     GOOD = "good"
     BAD = "bad"
     TOO_FEW_SAMPLES = "too_few_samples"
-    FAILED = "failed"  # it could not be run: no statement about the draft
+    FAILED = "failed"  # could not run: no statement about the draft
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """One probe of `level`. `acceptance` is accepted / (accepted + rollbacks), `speedup` over autoregressive decoding;
-    None where nothing was drafted. `reason` says what the verdict rests on. `as_ever`: it is good, and as much is
-    accepted as while all was well, but for chance. Seconds are wall time."""
+    """The result of one probe of `level`. `acceptance`: accepted / (accepted + rollbacks); `speedup`: over
+    autoregressive decoding; both None if nothing was drafted. `reason`: what the verdict rests on. `as_ever`: the probe
+    is good, and acceptance equals the baseline except for chance. Seconds are wall time."""
 
     level: LadderLevel
     verdict: ProbeVerdict
@@ -52,15 +53,15 @@ class ProbeReport:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where a greedy speculative text leaves the autoregressive one: `at` counts its tokens from 0. `logit_gap` is the
-    target's logit of the autoregressive token there less that of the other; None where it could not be measured."""
+    """The first difference of a greedy speculative text from the autoregressive one, at token `at`, counted from 0.
+    `logit_gap`: the target's logit of the autoregressive token minus that of the other; None if it could not be
+    measured."""
 
     at: int
     logit_gap: float | None
 
     def broken(self, tolerated: float | None) -> bool:
-        """Whether it is an error. Where every divergence is one (`tolerated` None), so is one whose gap is not
-        known."""
+        """Whether it is an error. With `tolerated` None every divergence is, also one with an unknown gap."""
         if tolerated is None:
             return True
         return self.logit_gap is not None and abs(self.logit_gap) > tolerated
@@ -71,13 +72,14 @@ class Divergence:
 
 
 def tolerated_gap(backend: str) -> float | None:
-    """The largest gap that is no error on a backend, as ModelInfo names it; None where every divergence is one."""
+    """Returns the largest logit gap that is no error on a backend, named as in ModelInfo; None if every divergence is
+    one."""
     return NEAR_TIE if backend in _GPUS else None
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedPrompt:
-    """A prompt of a probe, and what it showed: `reference` and `drafted` are token ids, without and with drafts."""
+    """One prompt of a probe with its results: `reference` and `drafted` are token ids without and with drafts."""
 
     id: str
     counts: DraftCounts
@@ -94,12 +96,11 @@ def judge_probe(
     tolerated: float | None,
     floor: float,
 ) -> ProbeReport:
-    """The report, but for its seconds. `ended`: why not all prompts were tried, empty where they were; then it is
-    judged by what there is, where that is enough. `floor`: the least acceptance.
+    """Returns the report without its seconds. `ended`: why the probe ended early, empty if it did not; the prompts so
+    far are judged if they are enough. `floor`: the least acceptance.
 
-    `baseline` is what the same prompts showed while all was well, None where that is not known: the traffic's baseline
-    says nothing about them. They differ from one another, but each is the same again, so that only counting is left to
-    chance. Prompt lookup is judged by speed alone."""
+    `baseline`: the same prompts' result while nothing was wrong, None if unknown; the traffic's baseline says nothing
+    about them. The same prompts leave only counting error to chance. Prompt lookup is judged by speed alone."""
     if not prompts:
         return ProbeReport(level, ProbeVerdict.FAILED, ended or "there is nothing to probe")
     report = _figures(level, prompts, baseline, floor)
@@ -125,7 +126,7 @@ def _figures(
     if not costs:
         unknown = "the speed-up is not known: no step without a draft was measured"
         return ProbeReport(level, ProbeVerdict.TOO_FEW_SAMPLES, unknown, whole.acceptance)
-    # The cost of a draft is the median over prompts: a stall in one of them is no cost.
+    # The cost of a draft is the median over prompts, so that a stall in one of them does not count.
     speedup = sum(counts.gained for counts in drafting) / (drafts * statistics.median(costs))
     bad = [] if level.drafter == PROMPT_LOOKUP else _acceptance(whole, baseline, floor)
     if speedup < 1.0:
@@ -144,8 +145,8 @@ def permits(
     settings: LadderSettings,
     now: float,
 ) -> bool:
-    """Whether a probe that ended at `probed_at` lets the ladder up: a good one, of a level above, since the last step.
-    It counts for one cooldown: a wait may be long, and what was good at its beginning need not be at its end."""
+    """Whether a probe that ended at `probed_at` permits a step up: a good one, of a level above, since the last step.
+    It counts for one cooldown, because a level that was good may not stay so through a long wait."""
     return (
         report.verdict is ProbeVerdict.GOOD
         and report.level in ladder[: state.position]
@@ -166,13 +167,13 @@ def _acceptance(whole: AcceptanceSample, baseline: Baseline | None, floor: float
 
 
 def _chance(baseline: Baseline, whole: AcceptanceSample) -> float:
-    """The standard error of a share, counted over what was reached."""
+    """Returns the standard error of an acceptance, from its judged tokens."""
     return math.sqrt(baseline.mean * (1 - baseline.mean) / whole.reached)
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryOutcome:
-    """One canary, run both ways. `complaint` says which check was not passed, empty where both were."""
+    """One canary, run with and without drafts. `complaint`: the check that failed, empty if none did."""
 
     id: str
     passed_autoregressive: bool
@@ -183,7 +184,7 @@ class CanaryOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CanaryReport:
-    """One run of all canaries."""
+    """The result of one run of all canaries."""
 
     verdict: ProbeVerdict
     reason: str
@@ -192,7 +193,7 @@ class CanaryReport:
 
     @property
     def score_autoregressive(self) -> float | None:
-        """Share that passed; None where none ran."""
+        """The share that passed; None if none ran."""
         return statistics.fmean(o.passed_autoregressive for o in self.outcomes) if self.outcomes else None
 
     @property
@@ -213,12 +214,11 @@ class CanaryReport:
 def judge_canaries(
     outcomes: Sequence[CanaryOutcome], ended: str, tolerated: float | None, tolerance: float
 ) -> CanaryReport:
-    """The report, but for its seconds. A run that ended early may be bad by what it saw; it cannot be good.
+    """Returns the report without its seconds. A run that ended early may be bad, but not good.
 
-    BAD where the share that passed speculatively lies below the autoregressive one by more than `tolerance`, or where a
-    text leaves the target's own by more than `tolerated` logits. A text that diverges within that and passes is
-    reported, and is not bad by itself: on some machines two logits that lie close change places with the number of
-    rows."""
+    BAD if the speculative share of passed canaries is below the autoregressive one by more than `tolerance`, or if a
+    text differs from the target's own by more than `tolerated` logits. A smaller difference is reported but not bad: on
+    some machines two close logits swap with the number of rows."""
     if not outcomes:
         verdict = ProbeVerdict.FAILED if ended else ProbeVerdict.TOO_FEW_SAMPLES
         return CanaryReport(verdict, ended or "no canary was run")

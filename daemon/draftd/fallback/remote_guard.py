@@ -1,13 +1,14 @@
-"""What another daemon is asked for, by the ladder's rules: drafts to verify, answers only, or nothing.
+"""Limits what another daemon (the remote) is asked for, by the ladder's rules: verify drafts, stream answers, or
+nothing.
 
-A second, short ladder beside that of the local drafts: `speculative` at the top, `streaming` (the remote answers, and
-nothing is drafted for it), `local` (nothing is sent to it). It lowers the remote's part only, never how this machine
-decodes. Requests that fail there ask for `local`; a long round trip, and drafts that do not pay, ask for `streaming`.
-An outage is not its matter: the link closes and opens by itself, and a request that may goes on locally. It ends what
-keeps failing although the link is up.
+A second, short ladder: `speculative` at the top, `streaming` (the remote answers without drafts), `local` (nothing is
+sent to it). It limits the remote only, never how this machine decodes. Failing requests ask for `local`; a long round
+trip, or drafts that do not pay, ask for `streaming`. Outages are handled elsewhere: the link closes and reopens by
+itself, and requests go on locally if they may. This ladder ends what keeps failing although the link is up.
 
-The way back is a probe of the link: it must be up, without an error, and its round trip must not be too long. Whether
-drafting pays there again only traffic can show: where it does not, the relapse doubles the next wait."""
+The way back is a probe of the link: it must be up, without errors, with a short enough round trip. Only traffic can
+show whether drafting pays there again; if it does not, the relapse doubles the next wait.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from draftd.fallback.signals import CounterGrowth, Spell
 from draftd.settings import FallbackSettings
 from draftd.strategies import RemoteLevel, RemoteMode
 
-_WEIGHT = 20.0  # of a request: a floor counts tokens, of which a request has so many at least
+_WEIGHT = 20.0  # a request's weight: a floor counts tokens, and a request has at least this many
 
 ASKS_FOR = {
     Cause.REMOTE_ERRORS: RemoteLevel.LOCAL,
@@ -38,9 +39,9 @@ REMOTE_LADDER = tuple(sorted(RemoteLevel, reverse=True))
 
 @dataclass(frozen=True, slots=True)
 class RemoteAnswer:
-    """A client's request of the remote's target. Times are monotonic. `failed`: it went on locally, or ended since the
-    remote could not be had. Of one that was drafted here, and stayed there: `tokens` after the first chunk took
-    `seconds`; else none."""
+    """A client's request to the remote's target. Times are monotonic. `failed`: it went on locally, or ended because
+    the remote was unavailable. If drafted here and completed there, `tokens` after the first chunk took `seconds`;
+    otherwise 0."""
 
     at: float
     arrival: float
@@ -55,20 +56,20 @@ class RemoteSignalState:
     """The evidence about the remote since the last step. Immutable: each event returns the next state."""
 
     settings: FallbackSettings
-    speed: Floor  # over the remote's own streaming
-    kept: Floor  # requests that did not fail, as a share
+    speed: Floor  # speed over the remote's own streaming
+    kept: Floor  # share of requests that did not fail
     since: float = float("-inf")
     errors: CounterGrowth = field(default_factory=CounterGrowth)
     slow: Spell = field(default_factory=Spell)
     link: LinkState = field(default_factory=LinkState)
-    pace: Mapping[WorkloadClass, float] = field(default_factory=dict)  # seconds of a token that the remote streams
+    pace: Mapping[WorkloadClass, float] = field(default_factory=dict)  # seconds per token that the remote streams
 
     @classmethod
     def new(cls, settings: FallbackSettings) -> RemoteSignalState:
         return cls(settings, Floor(settings.remote_speed_floor), Floor(1 - settings.remote_failures))
 
     def seen(self, link: LinkState, pace: Mapping[WorkloadClass, float], now: float) -> RemoteSignalState:
-        """The link as it is, and the remote's own pace. A round trip counts while the link is up."""
+        """Adds the link's state and the remote's own pace. The round trip counts while the link is up."""
         settings, measured = self.settings, link.round_trip if link.up else None
         long = None if measured is None else measured > settings.remote_round_trip_seconds
         return replace(
@@ -82,12 +83,12 @@ class RemoteSignalState:
         )
 
     def woken(self) -> RemoteSignalState:
-        """As `Guard.woken`."""
+        """See `SignalState.woken`."""
         return replace(self, slow=Spell())
 
     def add_answer(self, at: float, answer: RemoteAnswer) -> RemoteSignalState:
-        """One request ended. Of one that was drafted for, the tokens count over those that the remote alone would have
-        streamed in its time, where that pace is known."""
+        """Adds one finished request. If drafted, its tokens count relative to those that the remote alone would have
+        streamed in the same time, if that pace is known."""
         settings, ok = self.settings, 0 if answer.failed else _WEIGHT
         kept, speed = self.kept.advance(at, settings).add(ok, _WEIGHT), self.speed
         pace = self.pace.get(answer.workload) or self.pace.get(WorkloadClass.UNSPECIFIED)
@@ -96,7 +97,7 @@ class RemoteSignalState:
         return replace(self, kept=kept, speed=speed)
 
     def on_step(self, now: float) -> RemoteSignalState:
-        """Windows begin anew; the link stays as it is."""
+        """Starts new windows, and keeps the link's state."""
         speed, kept = Floor(self.speed.least, began=now), Floor(self.kept.least, began=now)
         return replace(self, since=now, speed=speed, kept=kept, errors=CounterGrowth(self.errors.marks[-1:]))
 
@@ -121,12 +122,12 @@ class RemoteSignalState:
 
     @property
     def speedup(self) -> float | None:
-        """Of the last window with a verdict; None without one of late."""
+        """Speed over streaming in the last window with a verdict; None without a recent one."""
         speed = self.speed
         return speed.last if speed.last_requests and speed.silent < WINDOWS else None
 
     def permit(self, position: int, now: float) -> Permit | None:
-        """Returns the permit for a step up: the link decides, by its own probes."""
+        """Returns the permit for a step up, decided by the link's own probes."""
         link, window = self.link, self.settings.window_seconds
         if position == 0 or not link.up or self.errors.within(now, window) >= self.settings.errors:
             return None
@@ -139,14 +140,14 @@ class RemoteSignalState:
 
 
 def streaming_pace(status: EngineStatus) -> dict[WorkloadClass, float]:
-    """Seconds of a token that the remote streams by itself, as the engine measured it."""
+    """Returns seconds per token that the remote streams by itself, as the engine measured it."""
     rates = {kind: estimate.rates.get(RemoteMode.STREAM, 0.0) for kind, estimate in status.remote.estimates.items()}
     return {kind: 1 / rate for kind, rate in rates.items() if rate > 0}
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteState:
-    """The state at the last look. The ladder's times are seconds since 1970; `signals` are what is asked for now."""
+    """The state at the last look. The ladder's times are seconds since 1970; `signals`: the active ones."""
 
     ladder: LadderState
     signals: tuple[Signal, ...]
@@ -159,8 +160,8 @@ class RemoteState:
 
 
 class RemoteGuard:
-    """Moves the remote's ladder by what is seen of the link and of requests. Any thread may ask for `level`; the rest
-    is the controller's, one call at a time, at the ladder's time."""
+    """Moves the remote's ladder by the state of the link and of requests. Any thread may read `level`; all else is the
+    controller's, one call at a time, at the ladder's time."""
 
     def __init__(
         self,
@@ -169,8 +170,7 @@ class RemoteGuard:
         pace: Callable[[], Mapping[WorkloadClass, float]],
         settings: FallbackSettings,
     ) -> None:
-        """`pace`: seconds of a token that the remote streams by itself, by class of text, none while that is not
-        known."""
+        """`pace`: seconds per token that the remote streams by itself, by workload class; empty while unknown."""
         self.ladder, self._link, self._pace = ladder, link, pace
         self._guard = RemoteSignalState.new(settings)
         self._signals: tuple[Signal, ...] = ()
@@ -180,10 +180,10 @@ class RemoteGuard:
         return self.ladder.level
 
     def restore(self, saved: LadderState | None) -> None:
-        """Restores the state that an earlier run left."""
+        """Restores the state that an earlier process left."""
         if saved is None or not 0 <= saved.position < len(REMOTE_LADDER):
             return
-        signal = saved.signal  # a number in a file, of which levels of the other ladder have the same
+        signal = saved.signal  # the file has a number, which the other ladder's levels use too
         signal = signal and replace(signal, asks_for=RemoteLevel(int(signal.asks_for)))
         self.ladder.resume(replace(saved, signal=signal))
 
@@ -196,8 +196,8 @@ class RemoteGuard:
         *,
         slept: bool = False,
     ) -> None:
-        """Takes in the link and what has ended, and takes one step at most. `requests`: by alerts. `of`: what the
-        ladder's clock showed at a monotonic time. `slept`: the machine has, since the last look."""
+        """Reads the link and finished requests, and takes at most one step. `requests`: signals of alerts. `of`:
+        converts a monotonic time to the ladder's clock. `slept`: the machine has slept since the last look."""
         before = self._guard.woken() if slept else self._guard
         guard = before.seen(self._link(), self._pace(), now)
         for answer in answers:
@@ -211,5 +211,5 @@ class RemoteGuard:
             ladder.move(after.position, signal)
 
     def state(self, ahead: float) -> RemoteState:
-        """`ahead`: how far the clock that its times are told by is ahead of the ladder's."""
+        """Returns the state. `ahead`: how far the wall clock is ahead of the ladder's."""
         return RemoteState(self.ladder.state.shift_clock(ahead), self._signals, self.ladder.wait, self._guard.speedup)

@@ -1,8 +1,7 @@
-"""The state that survives a restart, as one JSON document: the ladder, the leases, the baselines, the canaries'
-verdict.
+"""The state that survives a restart, as one JSON document: ladders, leases, baselines, and the canaries' verdict.
 
-Times are the ladder's clock, which is the wall clock at start and what has passed since. A level is saved as what it
-allows, since a restart may come with another ladder. A document that cannot be read leads lower, never higher.
+Times are the ladder's clock: the wall clock at start plus elapsed time. A level is saved as what it allows, because a
+restart may have another ladder. An unreadable document leads lower, never higher.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def _readable(document: object, read: ValidatorFunctionWrapHandler) -> ProbeBaselines | None:
-    """None where it cannot be read: it is learnt again, and the rest stays valid."""
+    """Returns None if the baselines cannot be read: they are learnt again, and the rest stays valid."""
     try:
         baselines: ProbeBaselines | None = read(document)
         return baselines
@@ -41,8 +40,8 @@ class _Level(Document):
 
 
 class SavedLevels(_Level):
-    """`at` is when it was saved; `level`, `hold_level` and `unheld_level` are what the ladder's positions stood for;
-    `quality` as Guard has it."""
+    """The document. `at`: when it was saved; `level`, `hold_level`, `unheld_level`: the levels at the ladder's
+    positions; `quality`: see SignalState."""
 
     version: Literal[2] = 2
     at: float
@@ -57,14 +56,16 @@ class SavedLevels(_Level):
 
     @classmethod
     def of(cls, at: float, levels: Sequence[LadderLevel], ladder: LadderState, **more: Any) -> SavedLevels:
-        """Of a ladder with these levels; `more` are the other fields. Raises ValueError where one cannot be saved."""
+        """Returns the document for a ladder with these levels; `more`: its other fields. Raises ValueError for values
+        that cannot be saved."""
         level, hold = levels[ladder.position], ladder.hold
         fields = {"leases": Leases(), "baselines": {}, "quality": "", **more}
         held_at, unheld = (None, None) if hold is None else (levels[hold.position], levels[hold.before])
         return cls(at=at, level=level, hold_level=held_at, unheld_level=unheld, ladder=ladder, **fields)
 
     def resume_at(self, now: float) -> SavedLevels:
-        """As of `now`, after a restart. Where the clock has gone back no time has passed: everything moves with it."""
+        """Returns the state at `now`, after a restart. If the clock went back, no time has passed and all times move
+        with it."""
         ahead = now - self.at
         if ahead >= 0:
             return self
@@ -75,8 +76,8 @@ class SavedLevels(_Level):
 
 
 def parse(text: str, levels: Sequence[LadderLevel]) -> SavedLevels:
-    """What was saved, for a ladder with these levels: one that it lacks is the nearest lower one. Raises ValueError,
-    which names the field, its value and what is allowed."""
+    """Reads a document for a ladder with these levels; a level that the ladder lacks becomes the nearest lower one.
+    Raises ValueError naming the field, its value and what is allowed."""
     try:
         saved = SavedLevels.model_validate_json(text)
     except ValidationError as error:
@@ -90,8 +91,8 @@ def parse(text: str, levels: Sequence[LadderLevel]) -> SavedLevels:
 
 
 def safer(text: str | None, levels: Sequence[LadderLevel], now: float) -> SavedLevels:
-    """What to begin with where `parse` raises: the level, if that can be read; else no drafts, until a probe of a
-    higher level is good: what was held there is not known any more."""
+    """Returns the state to start with if `parse` fails: the document's level, if that is readable; otherwise no drafts
+    until a probe of a higher level is good, because a possible hold is unknown."""
     try:
         position = _position(_Level.model_validate_json(text or "").level, levels)
     except ValidationError:
@@ -101,7 +102,7 @@ def safer(text: str | None, levels: Sequence[LadderLevel], now: float) -> SavedL
 
 
 class SavedState:
-    """Reads and keeps it. One caller at a time. The store is of these models alone."""
+    """Reads and saves the document. One caller at a time. The store is for these models only."""
 
     def __init__(
         self,
@@ -110,8 +111,8 @@ class SavedState:
         probe_baselines: ProbeBaselines,
     ) -> None:
         self._store, self._levels, self._probe_baselines = store, tuple(levels), probe_baselines
-        self._kept = ""  # as it is on the disk, but for its time
-        self.unsaved = ""  # why it is not, where it could not be saved
+        self._kept = ""  # as on disk, except for its time
+        self.unsaved = ""  # why the file is not up to date; empty if it is
         self._outage = OutageLog(log)
 
     @property
@@ -119,7 +120,7 @@ class SavedState:
         return self._store.path
 
     def restore(self, now: float) -> SavedLevels:
-        """What was saved, as of `now`. What cannot be read is put aside, and the safer state is begun with."""
+        """Returns the saved state at `now`. An unreadable file is set aside, and the safer state is returned."""
         text: str | None = None
         try:
             text = self._store.load()
@@ -133,13 +134,13 @@ class SavedState:
         if saved.probe_baselines is not None:
             self._probe_baselines.recall(saved.probe_baselines)
         resumed = saved.resume_at(now)
-        # Nothing is written before something changes. A clock that went back has changed all times: were they not
-        # written, each restart would put off the end of a hold again.
+        # Nothing is written until something changes. But a clock that went back has changed all times: if they were not
+        # written, each restart would postpone the end of a hold again.
         self._kept = _timeless(saved)
         return resumed
 
     def keep(self, at: float, ladder: LadderState, **more: Any) -> None:
-        """As `Saved.of`. What cannot be saved is counted, and logged once until it can be again."""
+        """Saves the state; see `SavedLevels.of`. A failure is counted, and logged once until a save succeeds."""
         try:
             saved = SavedLevels.of(at, self._levels, ladder, probe_baselines=self._probe_baselines, **more)
             timeless = _timeless(saved)
@@ -162,8 +163,8 @@ def _timeless(saved: SavedLevels) -> str:
 
 
 def _position(was: LadderLevel, levels: Sequence[LadderLevel]) -> int:
-    """The same level's; else that of the highest of its kind that allows no more; else of the first one of a lower
-    kind. The top stays the top, whatever it allows now."""
+    """Returns the position of the same level; otherwise of the highest one of its kind that allows no more; otherwise
+    of the first one of a lower kind. The top stays the top, whatever it allows now."""
     if was.kind is FallbackLevel.FULL:
         return 0
     if was in levels:

@@ -9,8 +9,7 @@ from draftd.fallback.probes import CanaryReport, ProbeReport
 
 
 class FallbackTelemetry(Protocol):
-    """Records what the fallback does; implemented in draftd.telemetry.fallback. Any thread; never raises, never
-    blocks."""
+    """Records what the fallback does; implemented in draftd.telemetry.fallback. Any thread; never raises or blocks."""
 
     def notification(self, result: str) -> None: ...
 

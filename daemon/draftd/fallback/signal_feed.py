@@ -1,4 +1,4 @@
-"""Collects events for the guard: requests, errors and the machine's state."""
+"""Collects the events that signals are made of: requests, errors and the machine's state."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from draftd.fallback.signals import MachineReading
 from draftd.hardware.state import HardwareView, MemoryPressure, ThermalLevel
 from draftd.strategies import Strategy
 
-_LEAST_STALE_SECONDS, _STALE_READINGS = 60.0, 3  # without a reading for so long, and for as many periods
+_LEAST_STALE_SECONDS, _STALE_READINGS = 60.0, 3  # seconds, and periods, without a reading
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
-    """What `drafter` did of a client's request that drafted as its plan has it, at `level` and with at most so many
-    tokens. Times are monotonic."""
+    """A client's finished request that drafted as planned, by `drafter`, at `level` and with up to `max_draft_tokens`.
+    Times are monotonic."""
 
     at: float
     arrival: float
@@ -36,24 +36,25 @@ class FinishedRequest:
 
 @dataclass(frozen=True, slots=True)
 class DraftFailure:
-    """A speculative step, or a draft, that failed. `at` is monotonic."""
+    """A failed speculative step or draft. `at` is monotonic."""
 
     at: float
     cause: Cause
 
 
 class RequestFeed(EngineObserver):
-    """An EngineObserver. Each call takes constant time and never waits: when it is full, the oldest is forgotten."""
+    """An EngineObserver that queues events. Each call takes constant time and never waits: when full, the oldest is
+    dropped."""
 
     def __init__(self, capacity: int = 4096, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._events: deque[FinishedRequest | DraftFailure | RemoteAnswer] = deque(maxlen=capacity)
-        self._failed: dict[Cause, set[str]] = {}  # requests of the step that failed last
-        self._shared: dict[str, dict[DrafterName, DraftCounts]] = {}  # requests that several drafters may serve, by id
-        self.woken = threading.Event()  # set where something must not wait for the controller's next look
+        self._failed: dict[Cause, set[str]] = {}  # requests of the last failed step
+        self._shared: dict[str, dict[DrafterName, DraftCounts]] = {}  # by id: requests that several drafters may serve
+        self.woken = threading.Event()  # set if an event must not wait for the controller's next look
 
     def take(self) -> list[FinishedRequest | DraftFailure | RemoteAnswer]:
-        """All since the last time, oldest first. One caller at a time."""
+        """Returns all events since the last call, oldest first. One caller at a time."""
         taken: list[FinishedRequest | DraftFailure | RemoteAnswer] = []
         while self._events:
             taken.append(self._events.popleft())
@@ -62,7 +63,7 @@ class RequestFeed(EngineObserver):
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
         if not result.drafted:
             return
-        self._failed.clear()  # a failed step is followed by plain ones, in which its sequences are prefilled anew
+        self._failed.clear()  # a failed step is followed by plain ones, while its sequences prefill again
         if result.strategy is not Strategy.LOCAL or request.peer is not None:
             return
         if request.plan.alternatives and result.drafter is not None and request.origin is Origin.CLIENT:
@@ -80,18 +81,18 @@ class RequestFeed(EngineObserver):
         shared = self._shared.pop(request.id, {})
         if plan.strategy is not Strategy.LOCAL or request.peer is not None or outcome.failed_over:
             self._remote(request, outcome)
-            return  # another target judged those drafts, or another daemon made them: they say nothing of the ladder's
+            return  # judged by another target, or made by another daemon: they say nothing about the ladder's drafts
         if request.origin is not Origin.CLIENT or not counts.drafts or outcome.lowered or plan.drafter is None:
-            return  # a lowered one drafted at two levels: its sums are neither's
+            return  # a lowered request drafted at two levels: its sums belong to neither
         at, level, most = self._clock(), plan.level, plan.max_draft_tokens
-        # By drafter, each by its own sums: what one is worth says nothing of another that takes its place.
+        # Each drafter by its own sums: one says nothing about another that takes its place.
         for drafter, drafter_counts in shared.items() or [(plan.drafter, counts)]:
             self._events.append(
                 FinishedRequest(at, request.arrival, level, most, drafter, request.workload, drafter_counts)
             )
 
     def _remote(self, request: DecodeRequest, outcome: Outcome) -> None:
-        """One of the remote's target."""
+        """Queues a request of the remote's target."""
         stats, at = outcome.stats, self._clock()
         if stats.remote is None or request.origin is not Origin.CLIENT:
             return
@@ -105,7 +106,7 @@ class RequestFeed(EngineObserver):
             self._events.append(RemoteAnswer(at, request.arrival))
 
     def _fail(self, request: DecodeRequest, cause: Cause) -> None:
-        """The sequences of one step are reported one after the other: together they are one failure."""
+        """Queues a failure. The sequences of one step are reported one by one, and count as one failure."""
         if request.origin is not Origin.CLIENT:
             return
         failed = self._failed.setdefault(cause, set())
@@ -117,7 +118,7 @@ class RequestFeed(EngineObserver):
 
 
 class MachineFeed:
-    """One caller at a time. `clock` is monotonic, as the readings' times are."""
+    """Turns hardware readings into events. One caller at a time. `clock` is monotonic, like the readings' times."""
 
     def __init__(self, view: HardwareView, clock: Callable[[], float] = time.monotonic) -> None:
         self._view, self._clock = view, clock
@@ -126,8 +127,8 @@ class MachineFeed:
         self._stale = False
 
     def reading(self) -> MachineReading | None:
-        """The latest, where it is new. A machine that cannot be read any more is not critical for ever: it is reported
-        as well, once."""
+        """Returns the latest reading if it is new. If readings stop, returns an empty one once, so that a machine does
+        not stay critical forever."""
         state = self._view.state
         if state is None:
             return None

@@ -1,9 +1,9 @@
-"""What the daemon sees of requests, errors and the machine, and which signals that amounts to.
+"""Turns requests, errors and the machine's state into signals.
 
-`SignalState` is a state that is never changed: each event gives the next one, `signals` says which levels it asks for.
-Acceptance is judged by drift and by a floor, speed by measured cost; each says with figures what it rests on. After a
-step the windows and sums begin anew, and only requests of the level in force count. Times are the ladder's clock, in
-seconds."""
+`SignalState` is immutable: each event returns the next state, and `signals` says which levels it asks for. Acceptance
+is judged by drift and by a floor, speed by measured cost; each gives its figures. After a step windows and sums
+restart, and only requests of the level in force count. Times are the ladder's clock, in seconds.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from draftd.settings import FallbackSettings
 
 _DRAFT_MODELS = frozenset({DRAFT_MODEL, LIGHT_DRAFT_MODEL})
 _HARD = frozenset({Cause.MEMORY, Cause.VERIFIER_ERRORS, Cause.DRAFTER_ERRORS, Cause.QUALITY})
-_MOST_ERRORS = 1024  # times kept of each kind
+_MOST_ERRORS = 1024  # times kept of each kind of error
 
 LEVELS: Mapping[Cause, FallbackLevel] = {
     Cause.ACCEPTANCE_FLOOR: FallbackLevel.SHORT_BLOCK,
@@ -37,7 +37,7 @@ LEVELS: Mapping[Cause, FallbackLevel] = {
 
 @dataclass(frozen=True, slots=True)
 class MachineReading:
-    """One reading. None could not be read. `swap_ins` are bytes since the daemon started."""
+    """One reading; None for values that could not be read. `swap_ins`: bytes since the daemon started."""
 
     critical: bool | None
     heavy: bool | None
@@ -46,7 +46,7 @@ class MachineReading:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """For how long something has been so. A reading of None neither begins nor ends it, nor makes it longer."""
+    """How long a condition has lasted. A reading of None neither starts, ends nor extends it."""
 
     since: float | None = None
     last: float = 0.0
@@ -59,7 +59,7 @@ class Spell:
         return Spell(now if self.since is None else min(self.since, now), now)
 
     def evidence(self, what: str, most: float) -> str:
-        """Between the first and the last reading of it; empty where that is too short."""
+        """Describes the time between its first and last reading; empty if that is too short."""
         if self.since is None or self.last - self.since < most:
             return ""
         return f"{what} for {self.last - self.since:.0f} s, limit {most:g} s"
@@ -67,12 +67,12 @@ class Spell:
 
 @dataclass(frozen=True, slots=True)
 class CounterGrowth:
-    """How much a counter grew within a window. Bounded: it keeps a mark an eighth of a window at most."""
+    """The growth of a counter within a window. Bounded: at most eight marks per window."""
 
-    marks: tuple[tuple[float, int], ...] = ()  # (time, counter), oldest first; the last one is the newest reading
+    marks: tuple[tuple[float, int], ...] = ()  # (time, counter), oldest first; the last is the newest reading
 
     def observe(self, now: float, count: int | None, window: float) -> CounterGrowth:
-        """A counter that went back, or a clock that did, begins anew."""
+        """Adds a reading. Starts over if the counter or the clock went back."""
         if count is None:
             return self
         if self.marks and (count < self.marks[-1][1] or now < self.marks[-1][0]):
@@ -81,28 +81,28 @@ class CounterGrowth:
         if len(kept) >= 2 and now - kept[-2][0] < window / 8:
             kept = kept[:-1]
         kept = (*kept, (now, count))
-        while len(kept) > 2 and kept[1][0] <= now - window:  # one mark at the window's beginning or before it stays
+        while len(kept) > 2 and kept[1][0] <= now - window:  # one mark at or before the window's start stays
             kept = kept[1:]
         return CounterGrowth(kept)
 
     def within(self, now: float, window: float) -> int:
-        """The growth since the window began; of what was last seen before it, nothing."""
+        """Returns the growth since the window began; 0 if the last reading is older."""
         inside = [i for i, (at, _) in enumerate(self.marks) if at > now - window]
         return self.marks[-1][1] - self.marks[max(0, inside[0] - 1)][1] if inside else 0
 
 
 @dataclass(frozen=True, slots=True)
 class SignalState:
-    """What is known at the ladder's `position`, where it has been `since`. `quality` is what the last bad run of the
-    canaries complained of, empty once one was good."""
+    """The evidence at the ladder's `position`, in force since `since`. `quality`: the complaint of the last bad canary
+    run, empty after a good one."""
 
     settings: FallbackSettings
     cusum: CusumSettings
     streams: Mapping[StreamKey, Cusum]
     position: int
     quality: str
-    floor: Floor  # of acceptance
-    speed: Floor  # over autoregressive decoding
+    floor: Floor  # acceptance
+    speed: Floor  # speed over autoregressive decoding
     since: float = float("-inf")
     errors: Mapping[Cause, tuple[float, ...]] = field(default_factory=dict)
     critical: Spell = Spell()
@@ -119,23 +119,24 @@ class SignalState:
         position: int = 0,
         cusum: CusumSettings | None = None,
     ) -> SignalState:
-        """`baselines` are frozen ones, or those learnt before a restart; `quality` and `position` as saved."""
+        """Returns a new state. `baselines`: frozen ones, or those learnt before a restart; `quality` and `position`: as
+        saved."""
         streams = {kind: Cusum(baseline) for kind, baseline in baselines.items()}
         floor, speed = Floor(settings.acceptance_floor), Floor(1.0)
         return cls(settings, cusum or CusumSettings(), streams, position, quality, floor, speed)
 
     def add_request(self, at: float, drafter: DrafterName, workload: WorkloadClass, counts: DraftCounts) -> SignalState:
-        """A request of the level in force ended: what `drafter` did of it. One without a draft says nothing."""
+        """Adds `drafter`'s part of a request that ended at the level in force. A request without drafts is ignored."""
         if not counts.drafts:
             return self
         sample, kind = AcceptanceSample(counts.accepted, counts.rollbacks), (drafter, workload)
         before = self.streams.get(kind) or Cusum()
-        # A draft model's baseline is that of the top level: below it, something was wrong.
+        # A draft model's baseline is learnt at the top level only: below, something was wrong.
         learn = self.position == 0 or drafter != DRAFT_MODEL
         stream = before.observe(sample, self.cusum, at, learn=learn)
         guard = self.advance(at)
         floor, cost = guard.floor, counts.draft_cost
-        if drafter in _DRAFT_MODELS:  # prompt lookup drafts at no cost and rightly misses: break-even judges it
+        if drafter in _DRAFT_MODELS:  # prompt lookup is free, so it may miss often: break-even judges it
             floor = floor.add(sample.accepted, sample.reached)
         return replace(
             guard,
@@ -145,7 +146,7 @@ class SignalState:
         )
 
     def add_failure(self, cause: Cause, at: float) -> SignalState:
-        """A speculative step, or a draft, failed."""
+        """Adds a failed speculative step or draft."""
         times = (*self.errors.get(cause, ()), at)[-_MOST_ERRORS:]
         return replace(self, errors={**self.errors, cause: times})
 
@@ -158,11 +159,11 @@ class SignalState:
         )
 
     def woken(self) -> SignalState:
-        """The machine has slept: what lasted before was not watched meanwhile."""
+        """Resets durations after the machine has slept, when nothing was observed."""
         return replace(self, critical=Spell(), heavy=Spell())
 
     def canaries(self, report: CanaryReport) -> SignalState:
-        """Only a good run takes back what a bad one said; one that could not be run says nothing."""
+        """Adds a canary report. Only a good run clears a bad one's complaint; a run that failed is ignored."""
         if report.verdict is ProbeVerdict.BAD:
             return replace(self, quality=report.reason or "the canaries were bad")
         return replace(self, quality="") if report.verdict is ProbeVerdict.GOOD else self
@@ -173,8 +174,8 @@ class SignalState:
         return self if floor is self.floor and speed is self.speed else replace(self, floor=floor, speed=speed)
 
     def on_step(self, now: float, position: int) -> SignalState:
-        """The ladder has stepped, to `position`: windows, sums and errors begin anew, and what was swapped before says
-        nothing of what comes after. Baselines, pressure, heat and the canaries' verdict stay."""
+        """Restarts windows, sums and errors after a step to `position`, and swap growth too. Baselines, memory
+        pressure, heat and the canaries' verdict stay."""
         return replace(
             self,
             streams={kind: stream.reset(now) for kind, stream in self.streams.items()},
@@ -210,7 +211,7 @@ class SignalState:
         )
 
     def drift(self) -> dict[str, float]:
-        """By workload class, the CUSUM over its limit, of the drafter that is worst off; only where there is a
+        """Returns, by workload class, the CUSUM over its limit for the drafter that is worst off; only with a
         baseline."""
         shares: dict[str, float] = {}
         for (_, workload), stream in self.streams.items():
@@ -220,8 +221,8 @@ class SignalState:
         return shares
 
     def worst_drift(self, now: float) -> StreamKey | None:
-        """The one that has drifted furthest from its baseline, and is seen still: one that is not could never be seen
-        to recover."""
+        """Returns the kind of text that has drifted furthest and still occurs: one that no longer occurs could never
+        recover."""
         since = now - WINDOWS * self.settings.window_seconds
         streams = self.streams.items()
         seen = {
@@ -230,17 +231,17 @@ class SignalState:
         return max(seen, key=lambda kind: seen[kind], default=None)
 
     def relearn(self, kind: StreamKey) -> SignalState:
-        """The traffic has changed: its baseline is learnt anew."""
+        """Drops a baseline, to be learnt again, because the traffic has changed."""
         return replace(self, streams={**self.streams, kind: Cusum()})
 
     def forget(self, frozen: Mapping[StreamKey, Baseline]) -> SignalState:
-        """The drafters with weights are others on purpose: what was learnt of the old ones is no baseline any more.
-        `frozen` ones stay."""
+        """Drops the learnt baselines of drafters with weights, because these were replaced on purpose. `frozen` ones
+        stay."""
         kept = {kind: stream for kind, stream in self.streams.items() if kind[0] == PROMPT_LOOKUP}
         return replace(self, streams={**{kind: Cusum(baseline) for kind, baseline in frozen.items()}, **kept})
 
     def learnt(self) -> dict[StreamKey, Baseline]:
-        """The baselines, for saving."""
+        """Returns the baselines, for saving."""
         return {kind: stream.baseline for kind, stream in self.streams.items() if stream.baseline is not None}
 
     def _drift_evidence(self, now: float) -> str:

@@ -1,5 +1,4 @@
-"""The fallback's files on disk: a folder that one daemon has to itself, and small JSON files replaced in one
-step."""
+"""The fallback's files: a folder used by one daemon only, with small JSON files that are replaced atomically."""
 
 from __future__ import annotations
 
@@ -20,20 +19,20 @@ from draftd.rate_limited_log import OutageLog
 
 log = logging.getLogger(__name__)
 
-_MOST_BYTES = 4 * 1024 * 1024  # a document is a few kilobytes; what is larger was not written here
-_MOST_PAIRS = 8  # those that were kept last
+_MOST_BYTES = 4 * 1024 * 1024  # a document has a few kilobytes; a larger file was not written by draftd
+_MOST_PAIRS = 8  # model pairs that are kept, the latest ones
 _PERIOD_SECONDS = 60.0
 
 
 class Document(BaseModel):
-    """A JSON document, or a part of one. Fields that are not known are ignored."""
+    """A JSON document, or part of one. Unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
 def first_fault(error: Exception, prefix: str = "") -> Exception:
-    """The first thing that is wrong with a document: the field, its value, and what is allowed. Any other error says
-    that itself."""
+    """Returns the first fault of a document: the field, its value, and what is allowed. Other errors are returned as
+    they are."""
     if not isinstance(error, ValidationError):
         return error
     path, value, allowed = wrong_field(error, prefix)
@@ -41,15 +40,15 @@ def first_fault(error: Exception, prefix: str = "") -> Exception:
 
 
 class StateStore:
-    """Keeps one document in a file that only its owner may read; nothing where `path` is None. `errors`: how often it
-    could not be saved, also for a reason that its owner counts."""
+    """Keeps one document in a file that only its owner may read; nothing if `path` is None. `errors`: failed saves,
+    also those that the owner counts."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.errors = 0
 
     def read(self) -> str | None:
-        """None where there is none. Raises ValueError with what is wrong with it."""
+        """Returns the document, or None if there is none. Raises ValueError with the fault."""
         if self.path is None:
             return None
         try:
@@ -67,19 +66,20 @@ class StateStore:
             raise ValueError(f"not valid JSON ({error})") from None
 
     def load(self) -> str | None:
-        """Likewise, and removes what a process that was killed while it saved has left: for the daemon, which saves."""
+        """Returns the document like `read`, and deletes files left by a process that was killed while saving. For the
+        daemon, which saves."""
         if self.path is not None:
             remove_leftovers(self.path)
         return self.read()
 
     def save(self, document: str) -> None:
-        """It is on the disk when this returns. Raises OSError; then the one before is whole."""
+        """Writes the document to disk before it returns. Raises OSError; then the old file is intact."""
         if self.path is not None:
             replace_file(self.path, document)
 
     def set_aside(self) -> None:
-        """Keeps a broken file where a person can look at it. It also stays in its place until the next one is saved: a
-        process that is killed before finds it broken again, and not gone."""
+        """Copies a broken file to where a person can look at it. The original stays until the next save, so a process
+        killed before that finds it broken again, not missing."""
         if self.path is None:
             return
         aside = self.path.with_name(f"{self.path.name}.broken")
@@ -87,7 +87,7 @@ class StateStore:
             aside.unlink(missing_ok=True)
             try:
                 os.link(self.path, aside)
-            except OSError:  # a file system without links, or a folder in the file's place
+            except OSError:  # a file system without hard links, or a folder in the file's place
                 os.replace(self.path, aside)
         except OSError as error:
             log.warning("%s cannot be renamed: %s", self.path, error.strerror)
@@ -96,11 +96,11 @@ class StateStore:
 
 
 class StateFolder:
-    """A folder that one daemon has to itself, until `close` or the end of its process."""
+    """A folder used by one daemon only, until `close` or the end of its process."""
 
     def __init__(self, path: Path, setting: str = "fallback.state_dir") -> None:
-        """Makes it where it is missing; one that cannot be written is there to be read. Raises ConfigError, naming the
-        setting, where it cannot be had, or another daemon uses it."""
+        """Creates the folder if it is missing; a read-only folder can still be read. Raises ConfigError, naming the
+        setting, if it is unusable or in use by another daemon."""
         self.path, lock = path, -1
         try:
             allowed = "a folder that can be written"
@@ -119,7 +119,7 @@ class StateFolder:
         self._lock = lock
 
     def close(self) -> None:
-        """Another daemon may have it."""
+        """Releases the folder for other daemons."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -142,13 +142,12 @@ def _paths(identity: Mapping[str, Any]) -> list[object]:
 
 
 class LearntFile:
-    """What the engine has learnt of a pair on a machine, kept over a restart: read once, and then kept by a thread of
-    its own, every `period` seconds and when it is closed.
+    """The file of what the engine learnt of model pairs: read at start, then saved by a thread every `period` seconds
+    and at close.
 
         {"version": 1, "pairs": [{"of": {"target": …, "device": …}, "learnt": {…}}]}
 
-    `identity` names the pair and the machine as they are now, in what JSON can hold. What was learnt of another pair,
-    or on another machine, is left alone and not used."""
+    `identity` is the present pair and machine in JSON; entries of others are kept but not used."""
 
     def __init__(
         self, store: StateStore, identity: Callable[[], Mapping[str, Any]], period: float = _PERIOD_SECONDS
@@ -161,8 +160,7 @@ class LearntFile:
         self._thread: threading.Thread | None = None
 
     def load(self) -> Mapping[str, Any] | None:
-        """What was learnt of this pair on this machine; None where there is nothing of it, and where that is a surprise
-        the log says why."""
+        """Returns what was learnt of this pair on this machine, or None; logs why if something was expected."""
         try:
             document = self._store.load()
             if document is None:
@@ -179,7 +177,7 @@ class LearntFile:
         learnt = next((pair.learnt for pair in pairs if pair.of == identity), None)
         alike = [
             pair.of for pair in pairs if _paths(pair.of) == _paths(identity)
-        ]  # of other models nothing is expected
+        ]  # nothing is expected of other models
         if learnt is None and alike:
             names = sorted(name for name in {*identity, *alike[0]} if identity.get(name) != alike[0].get(name))
             log.warning(
@@ -190,7 +188,7 @@ class LearntFile:
         return learnt
 
     def read(self) -> Mapping[str, Any] | None:
-        """Likewise, but changes nothing and says nothing: a daemon may be using the file."""
+        """Returns the same as `load`, without changes or logs, because a daemon may be using the file."""
         try:
             document = self._store.read()
             pairs = [] if document is None else _Learnt.model_validate_json(document).pairs
@@ -200,10 +198,10 @@ class LearntFile:
         return next((pair.learnt for pair in pairs if pair.of == identity), None)
 
     def save(self, learnt: Mapping[str, Any]) -> bool:
-        """Whether the disk has it now. What cannot be saved is logged once until it can be again."""
+        """Saves, and returns whether that worked. A failure is logged once until a save succeeds."""
         identity = dict(self._identity())
         if self._store.path is not None:
-            with contextlib.suppress(OSError, ValueError):  # another daemon may keep another pair in the same file
+            with contextlib.suppress(OSError, ValueError):  # another daemon may save another pair in the same file
                 self._others = _Learnt.model_validate_json(self._store.path.read_bytes()).pairs
         others = [pair for pair in self._others if pair.of != identity]
         try:
@@ -218,12 +216,12 @@ class LearntFile:
         return True
 
     def start(self, learnt: Callable[[], Mapping[str, Any] | None]) -> None:
-        """From now on it is kept. `learnt` answers at once, None while there is nothing to keep."""
+        """Starts saving. `learnt` returns at once; None while there is nothing to save."""
         self._thread = threading.Thread(target=self._run, args=(learnt,), name="draftd-learnt", daemon=True)
         self._thread.start()
 
     def close(self, timeout: float) -> bool:
-        """Keeps it a last time. True when that is over within `timeout` seconds."""
+        """Saves a last time. Returns whether that ended within `timeout` seconds."""
         self._closing.set()
         if self._thread is None:
             return True
@@ -238,6 +236,6 @@ class LearntFile:
                 now = learnt()
                 if now is not None and now != self._kept and self.save(now):
                     self._kept = now
-            except Exception as error:  # whatever it is, no request waits for this
+            except Exception as error:  # any error: no request waits for this
                 self._store.errors += 1
                 self._outage.report("what was learnt cannot be saved", level=logging.ERROR, error=error)

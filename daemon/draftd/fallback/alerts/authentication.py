@@ -1,11 +1,12 @@
-"""Authenticates senders: a bearer token, or Grafana's signature with its time.
+"""Authenticates senders of alerts by a bearer token, or by Grafana's signature with its time.
 
-Grafana signs `TIMESTAMP:BODY` with HMAC-SHA256 and sends lowercase hex. It can leave the time out, and sign the body
-alone; such a signature is good for ever, to whoever has once seen it, so it is refused. With its time it is good for a
-window, and within that once. A token proves the sender of each request anew; whoever can repeat a request has the token
-and could make up another. What it repeats is a lease that is held already.
+Grafana signs `TIMESTAMP:BODY` with HMAC-SHA256 and sends lowercase hex. It can omit the time and sign only the body;
+such a signature would stay valid forever for anyone who has seen it once, so it is refused. With its time a signature
+is valid for a window, and once within it. A token proves the sender of each request: whoever can repeat a request has
+the token and could make another, and the repetition only extends a lease that exists already.
 
-Comparisons take the same time however much of a guess is right."""
+Comparisons take the same time however much of a guess is right.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +25,22 @@ from draftd.listening import is_any, is_bearer
 
 
 class ReplayGuard(TTLCache[bytes, float]):
-    """Signatures that were accepted, each with its end. Forgets by time, never for lack of room. One thread.
+    """The accepted signatures, each until it expires. Forgets by time only, never for lack of room. One thread.
 
-    `seconds` is how long one could be repeated: twice the window of a timestamp, which may lie ahead as well. A restart
-    forgets all of them; what is repeated then meets the lease that it once got, or the remembered end of it.
-    """
+    `seconds`: how long a signature could be repeated, twice the window of a timestamp, which may also lie ahead. A
+    restart forgets all; a repetition then meets the existing lease or its remembered end."""
 
     def __init__(self, seconds: float, capacity: int = 16_384, clock: Callable[[], float] = time.monotonic) -> None:
-        # One more than the capacity: a full cache would forget the oldest, which is still to be refused.
+        # One more than the capacity: a full cache would drop the oldest, which must still be refused.
         super().__init__(capacity + 1, seconds, clock)
 
     def wait(self) -> float:
-        """Seconds until there is room: 0 now."""
+        """Returns the seconds until there is room; 0 if there is."""
         self.expire()
         return 0.0 if len(self) < self.maxsize - 1 else min(self.values()) - self.timer()
 
     def add(self, signature: bytes) -> None:
-        """Only where there is room."""
+        """Adds a signature. There must be room."""
         assert len(self) < self.maxsize - 1
         self[signature] = self.timer() + self.ttl
 
@@ -50,14 +50,14 @@ SIGNATURE_HEADER = "X-Grafana-Alerting-Signature"
 
 @dataclass(frozen=True, slots=True)
 class UnprovenSignature:
-    """A signature that is not proven yet: its body has to be read first."""
+    """A signature that cannot be checked before the body is read."""
 
     timestamp: bytes
     signature: bytes
 
 
 class Authentication:
-    """`tokens` and `secrets` as configured, each of which will do."""
+    """Checks requests against the configured `tokens` and `secrets`; any one of them is enough."""
 
     def __init__(
         self, tokens: Collection[bytes], secrets: Collection[bytes], timestamp_header: str, replay_seconds: float
@@ -71,10 +71,8 @@ class Authentication:
         self._ways = ", or ".join(ways)
 
     def claim(self, headers: MultiMapping[str], now: float) -> UnprovenSignature | None:
-        """None where the headers prove the sender; what the body must prove otherwise. `now`: seconds since 1970.
-
-        Raises Refused.
-        """
+        """Returns None if the headers prove the sender, otherwise the signature to check against the body. `now`:
+        seconds since 1970. Raises NotificationRefused."""
         credentials = _all(headers, "Authorization")
         if len(credentials) == 1 and is_bearer(credentials[0], self._tokens):
             return None
@@ -88,7 +86,7 @@ class Authentication:
         )
 
     def prove(self, claim: UnprovenSignature, body: bytes) -> None:
-        """Raises Refused where the signature is not of this body at that time."""
+        """Raises NotificationRefused if the signature does not fit this body and time."""
         if not is_any(claim.signature, (_signature(secret, claim.timestamp, body) for secret in self._secrets)):
             wanted = "the lowercase hex of HMAC-SHA256 over TIMESTAMP:BODY with webhook.secret"
             raise NotificationRefused(401, NotificationResult.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: not {wanted}")
@@ -121,6 +119,6 @@ def _signature(secret: bytes, timestamp: bytes, body: bytes) -> bytes:
 
 
 def _all(headers: MultiMapping[str], name: str) -> list[bytes]:
-    """A header's values as they came. What is not UTF-8 arrives as surrogates; comparing text with those, or with any
-    letter beyond ASCII, would raise."""
+    """Returns a header's raw values. Values that are not UTF-8 arrive as surrogates, and comparing text with those or
+    other non-ASCII letters would raise."""
     return [value.encode("utf-8", "surrogateescape") for value in headers.getall(name, ())]

@@ -1,5 +1,5 @@
-"""The event loop and connections of the webhook and the poller: a loop on a thread of its own, and HTTP connections of
-bounded size, so many at once, for so long, over TLS where it is configured."""
+"""The event loop and connections of the webhook and the poller: a loop on its own thread, and HTTP connections limited
+in size, number and time, over TLS if configured."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from draftd.threads import lasting
 
 log = logging.getLogger(__name__)
 
-_ACCEPT_AGAIN_SECONDS = 0.1  # after an accept that failed: for want of descriptors, for one
+_ACCEPT_AGAIN_SECONDS = 0.1  # after a failed accept, for example without free descriptors
 _GRACE_SECONDS = 1.0
 
 
 class LoopThread:
-    """Runs `main` until it ends or is told to: it is cancelled, and cleans up in its `finally`. Where it raises it is
-    run again."""
+    """Runs `main` until it ends or is cancelled; `main` cleans up in its `finally`. After an exception it is run
+    again."""
 
     def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._main = main
@@ -42,12 +42,12 @@ class LoopThread:
         self._thread.start()
 
     def close(self, seconds: float) -> bool:
-        """True when the thread has ended within `seconds`. Harmless again, and before `start`."""
+        """Returns True if the thread has ended within `seconds`. May be called repeatedly, and before `start`."""
         self._closing.set()
         if self._thread.ident is None:
             return True
         if self._loop is not None and self._task is not None:
-            with contextlib.suppress(RuntimeError):  # its loop has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has already ended
                 self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -58,12 +58,12 @@ class LoopThread:
 
     async def _hold(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        if not self._closing.is_set():  # told to end before it had begun again
+        if not self._closing.is_set():  # closed before it was run again
             await self._main()
 
 
 class AlertConnection(BoundedConnection):
-    """One connection of a sender of alerts. What is no HTTP is counted."""
+    """One connection of a sender of alerts. Input that is not HTTP is counted."""
 
     __slots__ = ("connections", "counted", "deadline", "ended", "proven")
 
@@ -71,14 +71,14 @@ class AlertConnection(BoundedConnection):
         super().__init__(server, line_bytes=2048, field_bytes=4096, headers=64)
         self.connections, self.deadline = connections, deadline
         self.ended = asyncio.Event()
-        self.counted = False  # what became of it: once
-        self.proven = False  # its sender is known
+        self.counted = False  # whether its outcome was counted
+        self.proven = False  # whether its sender is authenticated
 
     def prove(self) -> None:
-        """Its sender is known: it is not closed to make room, and what it sent is acted on with a deadline of its
-        own."""
+        """Marks the sender as authenticated: the connection is not closed to make room, and its request has its own
+        deadline."""
         self.proven = True
-        with contextlib.suppress(RuntimeError):  # it is closed already: its sender did not wait for the answer
+        with contextlib.suppress(RuntimeError):  # closed already: the sender did not wait for the answer
             self.deadline.reschedule(None)
 
     def refusal(self) -> Mapping[str, Any]:
@@ -99,8 +99,8 @@ def connection_of(request: web.BaseRequest) -> AlertConnection:
 
 
 class AlertConnections:
-    """`handler` answers a request; `lost` hears of connections that are closed without one, and why. `tls`: for the
-    next connection. One loop."""
+    """The connections of one loop. `handler` answers a request; `lost` is called with connections closed without one,
+    and why. `tls`: for new connections."""
 
     def __init__(
         self,
@@ -113,15 +113,15 @@ class AlertConnections:
     ) -> None:
         self._server = web.Server(handler)
         self._lost, self._tls, self._most, self._seconds = lost, tls, most, seconds
-        self._open: dict[AlertConnection, asyncio.Task[None]] = {}  # the oldest first
+        self._open: dict[AlertConnection, asyncio.Task[None]] = {}  # open connections, the oldest first
         self._outage = OutageLog(log)
 
     def __len__(self) -> int:
         return len(self._open)
 
     async def serve(self, listening: Sequence[socket.socket]) -> None:
-        """Until cancelled; then it takes no more, and lets what is in hand end for a while. `listening` stay open: they
-        may be served again."""
+        """Serves until cancelled; then it accepts no more and lets running requests end for a while. `listening` stay
+        open and may be served again."""
         try:
             async with asyncio.TaskGroup() as accepting:
                 for listener in listening:
@@ -139,17 +139,17 @@ class AlertConnections:
                 try:
                     self._take(accepted)
                 except BaseException:
-                    accepted.close()  # or its sender would wait for an answer
+                    accepted.close()  # otherwise its sender would wait for an answer
                     raise
-            except Exception as error:  # no more descriptors, for one: it goes on when there are some again
+            except Exception as error:  # for example without free descriptors: continues once there are some
                 self._outage.report("no connection can be accepted for now", type(error).__name__, error=error)
                 await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
             else:
                 self._outage.clear("connections are accepted again")
-                await asyncio.sleep(0)  # a task that is cancelled before it has begun would close no socket
+                await asyncio.sleep(0)  # a task cancelled before it starts would not close its socket
 
     def count(self, connection: AlertConnection, why: NotificationResult) -> None:
-        """It ends without a notification."""
+        """Counts a connection that ends without a notification."""
         if not connection.counted:
             connection.counted = True
             self._lost(why)
@@ -157,7 +157,7 @@ class AlertConnections:
     def _take(self, accepted: socket.socket) -> None:
         while len(self._open) >= self._most:
             oldest = next((connection for connection in self._open if not connection.proven), None)
-            if oldest is None:  # the senders of all of them are known
+            if oldest is None:  # all senders are authenticated
                 accepted.close()
                 self._lost(NotificationResult.CROWDED_OUT)
                 return
@@ -166,7 +166,7 @@ class AlertConnections:
         self._open[connection] = asyncio.create_task(self._hold(connection, accepted))
 
     async def _hold(self, connection: AlertConnection, accepted: socket.socket) -> None:
-        """Until it is closed, or cancelled. Its deadline includes the handshake."""
+        """Serves a connection until it is closed or cancelled. Its deadline includes the TLS handshake."""
         loop = asyncio.get_running_loop()
         try:
             async with connection.deadline:
@@ -174,7 +174,7 @@ class AlertConnections:
                 await connection.ended.wait()
         except TimeoutError:
             self.count(connection, NotificationResult.SLOW)
-        except OSError:  # no TLS
+        except OSError:  # the TLS handshake failed
             self.count(connection, NotificationResult.BAD_HTTP)
         finally:
             self._open.pop(connection, None)
@@ -189,6 +189,6 @@ class AlertConnections:
 
 
 def tls(settings: WebhookSettings) -> ssl.SSLContext | None:
-    """None for plain HTTP. Raises ConfigError."""
+    """Returns the TLS context; None for plain HTTP. Raises ConfigError."""
     own = load_certificates(tuple(webhook_certificates(settings))).get("webhook.tls_cert")
     return None if own is None else server_context(own)

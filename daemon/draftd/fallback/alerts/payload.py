@@ -1,7 +1,8 @@
-"""Parses what Grafana and Alertmanager send: notifications to a webhook, and the answers of their alerts API.
+"""Parses input from Grafana and Alertmanager: notifications to the webhook, and answers of their alerts API.
 
-Alertmanager's notifications have version "4", Grafana's "1" with more fields; what is not needed here is not looked at.
-The API is Alertmanager's v2, which Grafana has as well."""
+Alertmanager's notifications have version "4", Grafana's "1" with more fields; unneeded fields are ignored. The API is
+Alertmanager's v2, which Grafana also has.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ MOST_POLLED = 10_000  # in an answer
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
-# As in dashboards/alerts.py, which the daemon does not import; a test holds both equal.
+# The same as in dashboards/alerts.py, which the daemon does not import; a test compares them.
 ACCEPTED_ALERTS = frozenset(
     {
         "DraftdAbsent",
@@ -59,7 +60,7 @@ ACCEPTED_ALERTS = frozenset(
 )
 
 
-#: The label by which an alert asks for a level, of the ladder or of the remote. Routes and polls select by it.
+#: The label that asks for a level of the ladder or of the remote. Routes and polls select alerts by it.
 LEVEL_LABEL = "fallback_level"
 
 
@@ -68,7 +69,7 @@ class Malformed(InvalidRequest):
 
 
 def _seconds(value: object) -> float:
-    """RFC 3339, in whole milliseconds: a webhook tells nanoseconds, the API cuts them off, and it is one alert."""
+    """Parses RFC 3339 to whole milliseconds, because a webhook sends nanoseconds where the API cuts them off."""
     if not isinstance(value, str) or _RFC3339.fullmatch(value) is None:
         raise ValueError
     since = datetime.fromisoformat(value.upper()) - _EPOCH
@@ -90,7 +91,7 @@ class Alert(_PayloadModel):
 
 
 class NotifiedAlert(Alert):
-    """One of a notification."""
+    """An alert of a notification."""
 
     status: Literal["firing", "resolved"]
 
@@ -104,13 +105,13 @@ class _State(_PayloadModel):
 
 
 class ListedAlert(Alert):
-    """One that the API lists."""
+    """An alert listed by the API."""
 
     status: _State
 
     @property
     def firing(self) -> bool:
-        """Not where it is silenced or inhibited."""
+        """Whether it fires and is neither silenced nor inhibited."""
         return self.status.state != "suppressed"
 
 
@@ -134,7 +135,7 @@ _ALLOWED = {
 
 
 def parse_notification(body: bytes) -> list[NotifiedAlert]:
-    """Raises Malformed where it is no JSON, InvalidRequest where it is no notification."""
+    """Parses a notification. Raises Malformed if it is not JSON, InvalidRequest if it is not a notification."""
     try:
         return _Notification.model_validate_json(body).alerts
     except ValidationError as error:
@@ -142,7 +143,7 @@ def parse_notification(body: bytes) -> list[NotifiedAlert]:
 
 
 def parse_alerts(body: bytes) -> list[ListedAlert]:
-    """The alerts of the API's answer. Raises as `parse_notification`."""
+    """Parses the API's answer. Raises the same errors as `parse_notification`."""
     try:
         return _ANSWER.validate_json(body)
     except ValidationError as error:
@@ -150,7 +151,7 @@ def parse_alerts(body: bytes) -> list[ListedAlert]:
 
 
 def _first_fault(error: ValidationError, body: bytes, root: str) -> InvalidRequest:
-    """The first thing that is wrong."""
+    """Returns the error for the first fault."""
     first = error.errors(include_url=False, include_context=True)[0]
     if first["type"] == "json_invalid":
         shown = body[:40].decode("utf-8", "replace")
@@ -168,21 +169,21 @@ def _first_fault(error: ValidationError, body: bytes, root: str) -> InvalidReque
 
 
 def _short(value: object) -> object:
-    """Shortens a value for one line, without writing all of it out first."""
+    """Shortens a value for one line, without first writing all of it."""
     if isinstance(value, list):
         return f"a list of {len(value)}"
     return f"an object of {len(value)}" if isinstance(value, dict) else value
 
 
 class NotificationResult(enum.StrEnum):
-    """The outcome of one notification, or of a request that was none."""
+    """The outcome of a notification, or of a request that was none."""
 
     ACCEPTED = "accepted"
-    DUPLICATE = "duplicate"  # all of it was known
-    OUT_OF_ORDER = "out_of_order"  # all of it is older than what is known
-    FULL = "full"  # as many alerts hold as may
-    NO_LEVEL = "no_level"  # none of it asks for a level: it is for people
-    OTHER_INSTANCE = "other_instance"  # none of it is about this daemon
+    DUPLICATE = "duplicate"  # everything in it was known
+    OUT_OF_ORDER = "out_of_order"  # everything in it is older than what is known
+    FULL = "full"  # the limit of active alerts is reached
+    NO_LEVEL = "no_level"  # no alert in it asks for a level: it is for people
+    OTHER_INSTANCE = "other_instance"  # no alert in it concerns this daemon
 
     NO_CREDENTIALS = "no_credentials"
     BAD_TOKEN = "bad_token"
@@ -198,11 +199,11 @@ class NotificationResult(enum.StrEnum):
     BAD_ENCODING = "bad_encoding"
     TOO_LARGE = "too_large"
     SLOW = "slow"
-    CUT_SHORT = "cut_short"  # its sender hung up
-    CROWDED_OUT = "crowded_out"  # it was the oldest of too many connections
+    CUT_SHORT = "cut_short"  # the sender closed the connection
+    CROWDED_OUT = "crowded_out"  # the oldest of too many connections
 
-    MALFORMED = "malformed"  # no JSON
-    INVALID = "invalid"  # JSON, but no notification
+    MALFORMED = "malformed"  # not JSON
+    INVALID = "invalid"  # JSON, but not a notification
     BAD_LEVEL = "bad_level"
     UNKNOWN_ALERT = "unknown_alert"
 
@@ -220,12 +221,12 @@ class PollResult(enum.StrEnum):
     REFUSED = "refused"  # a status that is not 200
     TOO_LARGE = "too_large"
     INVALID = "invalid"
-    BUSY = "busy"  # what was found could not be taken
+    BUSY = "busy"  # the controller could not take the alerts
     FAILED = "failed"  # a bug
 
 
 class NotificationRefused(Exception):
-    """A notification that is not taken: HTTP status, what is counted, what its sender gets."""
+    """The error for a refused notification: HTTP status, the outcome to count, and the text for the sender."""
 
     def __init__(
         self, status: int, result: NotificationResult, message: str, *, retry_after: float | None = None
@@ -237,18 +238,20 @@ class NotificationRefused(Exception):
         self.retry_after = retry_after
 
 
-AHEAD_SECONDS = 86_400.0  # that an alert may begin ahead of this machine's clock: later ones would look old beside it
+AHEAD_SECONDS = (
+    86_400.0  # how far an alert's start may be ahead of this machine's clock: later alerts would look older than it
+)
 _LEVELS = {level.label: level for level in FallbackLevel if level is not FallbackLevel.FULL}
 _REMOTE_LEVELS = {level.label: level for level in RemoteLevel if level is not RemoteLevel.SPECULATIVE}
 
 
 class BadLevel(InvalidRequest):
-    """A level that no alert can ask for."""
+    """The error for a level that no alert may ask for."""
 
 
 @dataclass(frozen=True, slots=True)
 class IgnoredAlert:
-    """An alert that asks nothing of this daemon. `where` names it in what it came in."""
+    """An alert that asks nothing of this daemon. `where`: its place in the input."""
 
     where: str
     name: str
@@ -259,11 +262,9 @@ class IgnoredAlert:
 
 
 def notice_of(alert: NotifiedAlert | ListedAlert, where: str, instance: str, now: float) -> Notice | IgnoredAlert:
-    """`instance` is this daemon's own name; while it has none, alerts of any instance are taken for its own.
-
-    A level is a ceiling: nothing in here can raise one. Raises BadLevel for any other, and InvalidRequest
-    where the alert begins too far ahead.
-    """
+    """Returns the alert's notice. `instance`: this daemon's name; without one, alerts of any instance count. Levels are
+    ceilings, so no alert can raise one. Raises BadLevel for other levels, and InvalidRequest for a start too far in the
+    future."""
     labels = alert.labels
     name = labels.get("alertname", "")
     if name not in ACCEPTED_ALERTS:

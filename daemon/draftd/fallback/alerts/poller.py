@@ -1,7 +1,8 @@
-"""Asks Alertmanager or Grafana which alerts fire, for those whose webhook was lost, and after a restart.
+"""Polls Alertmanager or Grafana for firing alerts, to make up for lost webhooks, and after a restart.
 
-What it finds is passed on whole: what it listed before and lists no more is over. So a poll that fails in any way
-changes nothing, and leases run out by themselves."""
+Each poll's list is complete: alerts listed before but not now are over. So a failed poll changes nothing, and leases
+expire by themselves.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ _WANTED = (
 )
 _SECONDS = 10.0
 _MOST_BYTES = 8 * 1024 * 1024
-_LONGEST_WAIT_SECONDS = 300.0  # between polls that fail, unless polls are further apart anyway
+_LONGEST_WAIT_SECONDS = 300.0  # between failing polls, unless the interval is longer
 
 
 class PollFailed(Exception):
-    """A poll that changes nothing."""
+    """The error for a poll that changes nothing."""
 
     def __init__(self, result: PollResult, message: str) -> None:
         super().__init__(message)
@@ -44,10 +45,8 @@ class PollFailed(Exception):
 
 
 class Poller:
-    """`polled` takes all that fires, an empty list as well; it raises QueueFull or NotServing when it cannot now.
-
-    `instance` as for the webhook.
-    """
+    """Polls periodically. `polled` receives all firing alerts, even an empty list; it raises QueueFull or NotServing if
+    it cannot take them now. `instance`: see the webhook."""
 
     def __init__(
         self,
@@ -68,16 +67,16 @@ class Poller:
         self._thread = LoopThread("draftd-alert-poll", self._run)
 
     def reload(self, settings: WebhookSettings) -> None:
-        """The next poll has this token."""
+        """Uses this token from the next poll on."""
         token = settings.poll_token
         self._headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
 
     def start(self) -> None:
-        """Polls at once, and from then on."""
+        """Polls at once, then periodically."""
         self._thread.start()
 
     def close(self, seconds: float) -> bool:
-        """True when its thread has ended within `seconds`."""
+        """Returns True if its thread has ended within `seconds`."""
         return self._thread.close(seconds)
 
     async def _run(self) -> None:
@@ -86,7 +85,7 @@ class Poller:
             await asyncio.sleep(self._wait())
 
     def _wait(self) -> float:
-        """Doubles with each failure in a row, up to a bound."""
+        """Returns the seconds to the next poll, doubled with each consecutive failure up to a limit."""
         longest = max(self._period, _LONGEST_WAIT_SECONDS)
         return min(self._period * 2.0 ** min(self._failures, 30), longest)
 
@@ -112,12 +111,13 @@ class Poller:
         self._failures += 1
 
     async def _answer(self) -> bytes:
-        """Raises PollFailed. In a session of its own: what was wrong with the last one is not kept."""
+        """Returns the body of the answer. Raises PollFailed. Each poll has its own session, so a bad one does not
+        persist."""
         timeout = aiohttp.ClientTimeout(total=self._seconds)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout, headers=self._headers) as session,
-                # A redirect would take the token elsewhere.
+                # A redirect could carry the token elsewhere.
                 session.get(self._url, params=_WANTED, allow_redirects=False) as response,
             ):
                 if response.status != 200:
@@ -146,7 +146,7 @@ class Poller:
                 continue
             try:
                 notice = notice_of(alert, f"alerts[{i}]", instance, now)
-            except InvalidRequest as error:  # a rule of another's: no reason to miss the others
+            except InvalidRequest as error:  # another team's rule must not hide the other alerts
                 name = alert.labels.get("alertname", "")
                 self._log.write(logging.WARNING, "ignored", f"polled alert ignored: {error.message}", name)
                 continue

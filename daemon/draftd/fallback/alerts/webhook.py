@@ -1,9 +1,9 @@
-"""The webhook: POST /v1/alerts, for Grafana's and Alertmanager's notifications.
+"""The webhook, POST /v1/alerts, for notifications from Grafana and Alertmanager.
 
-On a thread of its own. A sender is authenticated before anything of its body is looked at, and a notification can only
-ask for a level at or below the present one. The answers are JSON. 4xx is final: to send the same again will not help;
-503 says that it will, and when. Alertmanager and Grafana repeat what they could not deliver with their next
-notification of that group."""
+It runs on its own thread. A sender is authenticated before its body is parsed, and a notification can only ask for a
+level at or below the present one. Answers are JSON. 4xx is final: sending the same again will not help. 503 says when
+to try again. Alertmanager and Grafana repeat undelivered alerts with their next notification of the group.
+"""
 
 from __future__ import annotations
 
@@ -51,18 +51,17 @@ log = logging.getLogger(__name__)
 
 PATH = "/v1/alerts"
 _BODY_SECONDS = 5.0
-_TAKE_SECONDS = 5.0  # longer than the controller lets a caller wait
+_TAKE_SECONDS = 5.0  # longer than the controller makes a caller wait
 _RETRY_SECONDS = 5.0
-_MOST_SHOWN = 20  # alerts that an answer lists
+_MOST_SHOWN = 20  # the most alerts that an answer lists
 
 Notices = Callable[[Sequence[Notice]], list[Applied]]
 
 
 class WebhookListener:
-    """`notices` is where alerts go: it raises QueueFull or NotServing when it cannot take them soon. `unsaved`: why the
-    disk does not have what it took; empty where it has.
-
-    `instance` is what alerts name this daemon by, empty while unknown."""
+    """Listens for notifications. `notices` takes the alerts; it raises QueueFull or NotServing if it cannot take them
+    soon. `unsaved`: why they are not on disk; empty if they are. `instance`: this daemon's name in alerts, empty while
+    unknown."""
 
     def __init__(
         self,
@@ -81,10 +80,10 @@ class WebhookListener:
         self._body_seconds, self._request_seconds = body_seconds, request_seconds
         self._authentication = _authentication(settings)
         self._replay_guard = ReplayGuard(2 * settings.replay_seconds)
-        rate = settings.max_per_second  # and as many at once as a second brings, one at least
+        rate = settings.max_per_second  # bursts of up to one second's allowance, at least 1
         self._proven, self._unproven = TokenBucket(rate, max(1.0, rate)), TokenBucket(rate, max(1.0, rate))
         self._log = RateLimitedLog(log)
-        # One at a time, so that the order in which they came is the order in which they act.
+        # One at a time, so that notifications act in the order of arrival.
         self._acting = ThreadPoolExecutor(1, thread_name_prefix="draftd-webhook-acting")
         self._connections: AlertConnections | None = None
         self._thread: LoopThread | None = None
@@ -92,7 +91,7 @@ class WebhookListener:
         self._tls: ssl.SSLContext | None = None
 
     def start(self) -> int:
-        """Listens; the port. Raises ConfigError where it cannot."""
+        """Starts to listen, and returns the port. Raises ConfigError if it cannot."""
         self._tls = tls(self._settings)
         self._listening = listening = self._bind()
         self._thread = LoopThread("draftd-webhook", lambda: self._serve(listening))
@@ -100,17 +99,19 @@ class WebhookListener:
         return int(listening[0].getsockname()[1])
 
     def reload(self, settings: WebhookSettings, tls: ssl.SSLContext | None) -> None:
-        """The next notifications need these credentials, and the next connections see what this context has."""
+        """Uses these credentials for the next notifications, and this context for the next connections."""
         self._authentication, self._tls = _authentication(settings), tls
 
     def close(self, seconds: float) -> bool:
-        """True when nothing of it is left within `seconds`."""
+        """Returns True if everything has ended within `seconds`."""
         deadline = time.monotonic() + seconds
         ended = self._thread is None or self._thread.close(seconds)
-        for listening in self._listening if ended else ():  # only now: the thread may begin again, and needs them then
+        for listening in (
+            self._listening if ended else ()
+        ):  # only now, because the thread may restart and needs them then
             listening.close()
         try:
-            with contextlib.suppress(RuntimeError):  # closed before
+            with contextlib.suppress(RuntimeError):  # already closed
                 self._acting.submit(int).result(max(0.0, deadline - time.monotonic()))
         except FutureTimeout:
             ended = False
@@ -175,7 +176,7 @@ class WebhookListener:
         try:
             body, claim = await self._authenticate(request)
         except NotificationRefused as refused:
-            # Unknown senders have an allowance of their own, so that they do not use up that of known ones.
+            # Unknown senders have their own allowance, so they cannot use up that of known ones.
             if refused.status == 401 and (wait := self._unproven.take()):
                 raise NotificationRefused(
                     429, refused.result, "too many requests without credentials", retry_after=wait
@@ -184,17 +185,17 @@ class WebhookListener:
         try:
             return await self._act(body)
         except NotificationRefused as refused:
-            if claim is not None and refused.status >= 500:  # its sender may try again within the same second
+            if claim is not None and refused.status >= 500:  # its sender may retry within the same second
                 self._replay_guard.pop(claim.signature, None)
             raise
 
     async def _authenticate(self, request: web.BaseRequest) -> tuple[bytes, UnprovenSignature | None]:
-        """The body of a sender that is known, and within its rate. What the headers tell is told before any of the
-        body is read; a signature can only be judged with all of it."""
+        """Returns the body of an authenticated sender within its rate. Whatever the headers prove is checked before the
+        body is read; a signature needs the whole body."""
         claim = self._authentication.claim(request.headers, self._wall())
         if claim is None:
             self._admit(request)
-        elif wait := self._proven.wait():  # a true sender would be refused too
+        elif wait := self._proven.wait():  # a genuine sender would be refused too
             raise _too_many(wait)
         body = await self._body(request)
         if claim is not None:
@@ -212,7 +213,7 @@ class WebhookListener:
         return body, claim
 
     def _admit(self, request: web.BaseRequest) -> None:
-        """Raises Refused where the sender is known, and sends too much."""
+        """Raises NotificationRefused if a known sender sends too much."""
         if wait := self._proven.take():
             raise _too_many(wait)
         connection_of(request).prove()
@@ -265,7 +266,7 @@ class WebhookListener:
             f"{notice.name} {'fires' if notice.firing else 'is resolved'}: {became}"
             for notice, became in zip(notices[:_MOST_SHOWN], applied, strict=False)
         )
-        if counts[Applied.ACCEPTED] + counts[Applied.RESOLVED]:  # what is asked for is another thing now
+        if counts[Applied.ACCEPTED] + counts[Applied.RESOLVED]:  # the requested levels have changed
             log.info("webhook: %s", said)
         else:
             self._log.write(
@@ -275,7 +276,7 @@ class WebhookListener:
         return result, {"result": result, "applied": dict(counts), **kept, **listed}
 
     def _understood(self, body: bytes) -> list[Notice | IgnoredAlert]:
-        """Raises Refused where it is no notification, or asks for what there is not."""
+        """Returns the alerts. Raises NotificationRefused for a body that is not a notification, or an unknown level."""
         instance, now = self._instance(), self._wall()
         try:
             alerts = enumerate(parse_notification(body))
@@ -289,7 +290,7 @@ class WebhookListener:
     async def _take(self, notices: list[Notice]) -> list[Applied]:
         try:
             taking = asyncio.get_running_loop().run_in_executor(self._acting, self._notices, notices)
-        except RuntimeError:  # it is being closed
+        except RuntimeError:  # the controller is closing
             raise _not_now() from None
         try:
             async with asyncio.timeout(_TAKE_SECONDS):
