@@ -1,12 +1,10 @@
-"""Which clock measures what.
+"""The clocks, and the purpose of each.
 
-- `time.monotonic()` counts while the machine is awake: deadlines of requests, steps, retries, what must be watched to
-  be known.
-- `sleepless_seconds()` counts while it sleeps as well: what a person or an alert set for a time (holds, leases,
-cooldowns, idle
-  unload), and how long the daemon has run.
-- `time.time()` can be set to any other time: moments that others compare with theirs (events, files, signatures), never
-  a duration.
+- `time.monotonic()` counts while the machine is awake: deadlines of requests, steps, retries, observed durations.
+- `sleepless_seconds()` also counts while it sleeps: durations set by people or alerts (holds, leases, cooldowns, idle
+  unload), and the daemon's uptime.
+- `time.time()` can be set to any other time: times that others compare with theirs (events, files, signatures), never
+  durations.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from collections.abc import Callable
 
 
 def sleepless_seconds() -> float:
-    """Seconds of a clock that never goes back, and that goes on while the machine sleeps.
+    """Returns seconds of a clock that never goes back and continues while the machine sleeps.
 
     Linux: CLOCK_BOOTTIME (clock_gettime(2)). macOS: CLOCK_MONOTONIC_RAW, which is `mach_continuous_time`;
     `time.monotonic()` is `mach_absolute_time` there, which stops during sleep, and CLOCK_MONOTONIC is the wall clock
@@ -34,8 +32,8 @@ _SLEEPLESS = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC_RAW"}
 
 
 class SteadyClock:
-    """Seconds since 1970 as they were at the start, and what has elapsed since, sleep included. A wall clock that is
-    set meanwhile changes nothing. Any thread, but for `slept`."""
+    """The wall clock's time at the start plus the time elapsed since, sleep included. Setting the wall clock has no
+    effect on it. Any thread, except for `slept`."""
 
     def __init__(
         self,
@@ -51,15 +49,15 @@ class SteadyClock:
         return self._offset + self._elapsed()
 
     def of(self, awake: float) -> float:
-        """What this clock showed at a time of `time.monotonic()`; later, by as much as the machine has slept since."""
+        """Converts a time of `time.monotonic()` to this clock; the result is later by any sleep since then."""
         return self() - (self.awake() - awake)
 
     @property
     def ahead(self) -> float:
-        """How far the wall clock, which may have been set, is ahead of this one."""
+        """Returns how far the wall clock, which may have been set, is ahead of this one."""
         return self._wall() - self()
 
     def slept(self) -> float:
-        """Seconds that the machine has slept since the last call. One caller."""
+        """Returns the seconds that the machine has slept since the last call. One caller."""
         before, self._asleep = self._asleep, self._elapsed() - self.awake()
         return self._asleep - before

@@ -1,7 +1,7 @@
-"""The vocabulary: what is asked, how it will be decoded, what a step did, what came of it.
+"""The core types: requests, plans for decoding them, results of steps, and outcomes.
 
-Values only, standard library only: every room may import this one, and it imports none of them but `strategies`. Times
-are seconds of `time.monotonic()`; counts are of tokens unless the name says otherwise.
+Values only, standard library only: every room may import this module, and it imports only `strategies`. Times are
+seconds of `time.monotonic()`; counts are of tokens unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DecodeMode(enum.StrEnum):
 
 
 class ModePreference(enum.StrEnum):
-    """What the caller asked for. SPECULATIVE is a demand: refused, never silently lowered."""
+    """The mode that a caller asks for. SPECULATIVE is a demand: refused if unavailable, never silently lowered."""
 
     AUTO = "auto"
     SPECULATIVE = "speculative"
@@ -33,7 +33,7 @@ class ModePreference(enum.StrEnum):
 
 
 class DepthMode(enum.StrEnum):
-    """How many tokens each step drafts: as many as pay, none included, or always as many as the plan allows."""
+    """How many tokens each step drafts: as many as pay, possibly none, or always as many as the plan allows."""
 
     AUTOMATIC = "automatic"
     FIXED = "fixed"
@@ -45,22 +45,25 @@ DrafterName: TypeAlias = str
 DRAFT_MODEL: DrafterName = "draft_model"
 LIGHT_DRAFT_MODEL: DrafterName = "light_draft_model"  # the draft with coarser weights
 PROMPT_LOOKUP: DrafterName = "prompt_lookup"
-GRAMMAR: DrafterName = "grammar"  # what the request's grammar leaves no choice about
-TARGET: DrafterName = "target"  # this daemon's own target, for another daemon's: where there is no draft model
-PEER: DrafterName = "peer"  # what another daemon proposes for a sequence that this one verifies: no client asks for it
+GRAMMAR: DrafterName = "grammar"  # tokens that the request's grammar forces
+TARGET: DrafterName = "target"  # this daemon's target, drafting for another daemon's, if there is no draft model
+PEER: DrafterName = (
+    "peer"  # proposals of another daemon for a sequence that this one verifies; no client may ask for it
+)
 
 BUILT_IN_DRAFTERS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, GRAMMAR)
 """Those that every daemon has registered, the most expensive first."""
 
 
 def drafter_cost_rank(drafter: DrafterName) -> int:
-    """Orders drafters by what they cost, the most expensive first. One that is not built in may cost anything: it comes
-    before all others."""
+    """Returns a rank of drafters by cost, the most expensive first. Drafters that are not built in come first, because
+    they may cost anything."""
     return BUILT_IN_DRAFTERS.index(drafter) if drafter in BUILT_IN_DRAFTERS else -1
 
 
 class Origin(enum.StrEnum):
-    """Who asked. Probes and canaries are the daemon's own: no counter, metric or dashboard of requests has them."""
+    """The source of a request. Probes and canaries are the daemon's own: no counter, metric or dashboard of requests
+    includes them."""
 
     CLIENT = "client"
     PROBE = "probe"
@@ -68,8 +71,8 @@ class Origin(enum.StrEnum):
 
 
 class DaemonState(enum.StrEnum):
-    """Only a SERVING daemon takes requests. NOT_SERVING: it has served, and its engine begins anew. DRAINING: it was
-    told to stop. FAILED: it ends by itself."""
+    """The daemon's state. Only SERVING takes requests. NOT_SERVING: it has served, and its engine is restarting.
+    DRAINING: it was told to stop. FAILED: it will exit by itself."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -89,7 +92,7 @@ class FinishReason(enum.StrEnum):
 
 
 class WorkloadClass(enum.StrEnum):
-    """Kind of text, as the caller labels it: acceptance differs by it."""
+    """The kind of text, as labelled by the caller: acceptance differs by it."""
 
     UNSPECIFIED = "unspecified"
     CODE = "code"
@@ -104,7 +107,7 @@ CLASSES = tuple(kind for kind in WorkloadClass if kind is not WorkloadClass.UNSP
 
 
 class ContextTier(enum.StrEnum):
-    """Prompt length, coarsely: acceptance moves with context length."""
+    """Classes of prompt length: acceptance changes with context length."""
 
     SHORT = "short"
     MEDIUM = "medium"
@@ -112,14 +115,14 @@ class ContextTier(enum.StrEnum):
 
     @classmethod
     def of(cls, prompt_tokens: int) -> ContextTier:
-        """SHORT below 512 prompt tokens, MEDIUM below 4,096, LONG from there."""
+        """Returns SHORT below 512 prompt tokens, MEDIUM below 4,096, LONG from there."""
         if prompt_tokens < 512:
             return cls.SHORT
         return cls.MEDIUM if prompt_tokens < 4096 else cls.LONG
 
 
 class FallbackLevel(enum.IntEnum):
-    """The ladder: a higher level allows more speculation."""
+    """The kinds of levels of the ladder: a higher one allows more speculation."""
 
     AUTOREGRESSIVE = 0
     LIGHT_DRAFT = 1
@@ -128,13 +131,13 @@ class FallbackLevel(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As the protocol, spans, metrics, logs and alerts spell it."""
+        """The spelling in the protocol, spans, metrics, logs and alerts."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class LadderLevel:
-    """One level of the ladder: what may be drafted there. AUTOREGRESSIVE has neither tokens nor a drafter."""
+    """One level of the ladder: the drafter and the tokens that it allows. AUTOREGRESSIVE has neither."""
 
     kind: FallbackLevel
     max_draft_tokens: int
@@ -142,7 +145,8 @@ class LadderLevel:
 
     @property
     def label(self) -> str:
-        """Returns its kind and what tells it from others of that kind: `short_block 3`, `light_draft prompt_lookup`."""
+        """The kind, and what distinguishes the level from others of its kind: `short_block 3`, `light_draft
+        prompt_lookup`."""
         if self.kind is FallbackLevel.SHORT_BLOCK:
             return f"{self.kind.label} {self.max_draft_tokens}"
         if self.kind is FallbackLevel.LIGHT_DRAFT:
@@ -157,16 +161,12 @@ Divided by much less, they would not be finite."""
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is drawn. Transforms apply in mlx-lm's order: top_p, min_p, top_k, temperature.
-
-    temperature 0, or below LEAST_TEMPERATURE, is greedy. top_p 1, top_k 0 and min_p 0 are off. A `seed` gives the same
-    text however it is decoded, at some cost of acceptance; None draws from the system.
-
-    Before these, the logits: `logit_bias` is added, by token id; the logit of a token that prompt or answer have is
-    divided by `repetition_penalty` where it is positive, else multiplied by it (Keskar et al. 2019, arXiv 1909.05858,
-    section 4.1); of one that the answer has c times, `presence_penalty` + c × `frequency_penalty` is subtracted.
-    1, 0 and 0 are off.
-    """
+    """How the next token is drawn; greedily at a temperature below LEAST_TEMPERATURE. First `logit_bias` is added by
+    token id. A logit of a token in prompt or answer is divided by `repetition_penalty` if positive, else multiplied
+    (Keskar et al. 2019, arXiv 1909.05858, section 4.1). From one that the answer has c times, `presence_penalty` + c ×
+    `frequency_penalty` is subtracted; 1, 0 and 0 are off. Then top_p, min_p, top_k and temperature apply, in mlx-lm's
+    order; 1, 0 and 0 are off. With a `seed` the text is the same however it is decoded, at some cost of acceptance;
+    None draws from the system."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -188,19 +188,17 @@ class SamplingParams:
 
     @property
     def filtered(self) -> bool:
-        """Whether the likelihoods of all tokens decide which of them may be drawn."""
+        """Whether top_p, min_p or top_k restrict the tokens that may be drawn."""
         return not self.greedy and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """How one request will be decoded, and why. `max_draft_tokens` is 0 if and only if the mode is AUTOREGRESSIVE.
-
-    It is the most that a step may draft; where `depth_mode` is FIXED, each does. `alternatives` may draft in
-    `drafter`'s place in the steps where they pay more: not where the caller named one, nor where depth is fixed.
-    `strategy`: whose target decodes it; the rest is how it is drafted, and how it goes on where it must go on locally.
-    `generic_tools`: the model is told of its tools in text, since its chat template takes none.
-    """
+    """How one request will be decoded, and why. `max_draft_tokens`, the most that a step may draft, is 0 exactly if the
+    mode is AUTOREGRESSIVE; with `depth_mode` FIXED each step drafts that many. `alternatives`: drafters that may
+    replace `drafter` in steps where they pay more; none if the caller named one or depth is fixed. `strategy`: whose
+    target decodes; the other fields then apply to drafting and to continuing locally. `generic_tools`: tools are
+    described in the text, because the chat template takes none."""
 
     mode: DecodeMode
     max_draft_tokens: int
@@ -220,21 +218,20 @@ class DecodePlan:
 
 
 class StopMatcher(Protocol):
-    """Decides on the engine thread whether new tokens end the text, so that counts are of what was really emitted.
+    """Finds stop strings on the engine thread, so that counts include only emitted tokens.
 
-    One instance serves one request, is fed each emitted token once and in order, and may raise nothing.
-    """
+    One instance serves one request, receives each emitted token once and in order, and must not raise."""
 
     def feed(self, tokens: Sequence[int]) -> int | None:
-        """How many of `tokens`, at least one, belong to the text when a stop string is complete within them; None while
-        it is not."""
+        """Returns how many of `tokens`, at least one, belong to the text if a stop string is complete within them; None
+        if not."""
 
 
 class StepFigures(TypedDict, total=False):
-    """Figures of a step of the target that a peer is told besides its tokens. `finished`: the text ends within them.
-    `verify_seconds` of the step, `share_seconds` what the sequence is charged for since it was last told; `load`:
-    sequences in hand over those that decode together. `own_drafted`: tokens that this daemon's own drafter drafted,
-    where nothing of the guess was in the step: all tokens but the last are of these."""
+    """Figures of a target's step that are sent to a peer with its tokens. `finished`: the text ends within them.
+    `verify_seconds`: of the step; `share_seconds`: charged to the sequence since the last message; `load`: open
+    sequences over those decoded together. `own_drafted`: tokens drafted by this daemon's own drafter, if no guess was
+    in the step; then all tokens but the last are these."""
 
     finished: FinishReason | None
     verify_seconds: float
@@ -245,19 +242,19 @@ class StepFigures(TypedDict, total=False):
 
 
 class Proposals(Protocol):
-    """What another daemon proposed for a sequence that this one verifies, and what it is told. Any thread adds to it;
-    called on the engine thread."""
+    """Another daemon's proposals for a sequence that this one verifies, and the reports to it. Any thread adds to it;
+    methods are called on the engine thread."""
 
     def report_opened(self, cached: int) -> None:
-        """Its prefill begins; the prefix store had its first `cached` tokens."""
+        """Reports that prefill begins, with the first `cached` tokens found in the prefix store."""
 
     def due(self, tokens: Sequence[int]) -> bool:
-        """Whether the sequence, whose text is `tokens`, has a step in hand: something to verify, or a grant to go on
+        """Whether the sequence, whose text is `tokens`, has a step to do: proposals to verify, or a grant to go on
         without."""
 
     @property
     def streams(self) -> bool:
-        """Whether there is nothing to verify, and a grant for two tokens and more."""
+        """Whether there is nothing to verify, and a grant for at least two tokens."""
 
     @property
     def granted(self) -> int:
@@ -265,18 +262,18 @@ class Proposals(Protocol):
 
     @property
     def expected(self) -> float:
-        """When the next step is likely to come, by how long it took before; monotonic seconds."""
+        """The likely time of the next step, from earlier delays; monotonic seconds."""
 
     def guess(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """Up to `most` tokens that are to be verified after these, by the forward that begins now."""
+        """Returns up to `most` tokens to verify after `tokens`, in the forward that starts now."""
 
     def report_step(self, tokens: Sequence[int], accepted: int, drafted: int, **figures: Unpack[StepFigures]) -> None:
-        """A step of the target went on with `tokens`: of the `drafted` ones the first `accepted`, and the one after
-        them, whatever ends the text."""
+        """Reports a step of the target that emitted `tokens`: the first `accepted` of the `drafted` ones and the one
+        after them, unless the text ends."""
 
 
 class ClientProposals:
-    """The `Proposals` of a sequence that no peer drafts for: always due, without a guess, granted for good."""
+    """The `Proposals` of a sequence without a peer: always due, no guess, unlimited grant."""
 
     streams, granted, expected = True, sys.maxsize, math.inf
 
@@ -293,50 +290,43 @@ class ClientProposals:
         return
 
 
-#: A client's own clock begins to run before the daemon's: who leaves so soon before a deadline leaves because of it.
+#: A client's clock starts before the daemon's: one that leaves this soon before a deadline leaves because of it.
 DEADLINE_SLACK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeRequest:
-    """One request as the engine sees it. `deadline` is on the monotonic clock; None waits for ever. `client`: whose
-    share of the queue it takes. A lower `priority` is scheduled first among those that wait.
-
-    `grammar`: what the answer must be, as llguidance reads it; empty where it may be anything. Its text ends with a
-    token of the model's own end tokens (unless `ignore_eos`) or of `stop_ids`, of which none is chosen before
-    `min_tokens`. `logprobs`: how many of the likeliest tokens are told in each place, None for no log-probabilities;
-    `prompt_logprobs`: the same for the prompt, all of which is then computed. `max_tokens` may be 0: nothing is chosen.
-    `local_allowed`: where its plan is another daemon's target, it may go on with this one's when that cannot be had.
-    `trace`: this daemon's span of it (W3C `traceparent`), for another one's to be a child of; empty without one.
-    `peer`: what another daemon proposes for it, where this one verifies; its plan's drafter is PEER, or this daemon's
-    own, which drafts where the peer proposes nothing, with PEER among the alternatives. `answered`: tokens
-    at the end of the prompt that are of the answer, as it was chosen before: its grammar, penalties and seed go on from
-    there, and `max_tokens` are those that may follow. `skip_prefix_cache`: nothing that is kept of other texts is used,
-    and nothing of its own is kept."""
+    """One request as the engine sees it."""
 
     id: str
     prompt: tuple[int, ...]
-    max_tokens: int
+    max_tokens: int  # 0: no token is chosen
     plan: DecodePlan
     arrival: float
     sampling: SamplingParams = SamplingParams()
     stop: StopMatcher | None = None
-    deadline: float | None = None
+    deadline: float | None = None  # on the monotonic clock; None waits forever
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     origin: Origin = Origin.CLIENT
-    client: str = ""
-    priority: int = 0
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    stop_ids: frozenset[int] = frozenset()
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    grammar: str = ""
-    local_allowed: bool = True
-    trace: str = ""
+    client: str = ""  # whose share of the queue it uses
+    priority: int = 0  # lower ones are scheduled first
+    min_tokens: int = 0  # no end token is chosen before these
+    ignore_eos: bool = False  # the model's own end tokens do not end the text
+    stop_ids: frozenset[int] = frozenset()  # more end tokens
+    logprobs: int | None = (
+        None  # how many of the likeliest tokens are reported at each place; None: no log-probabilities
+    )
+    prompt_logprobs: int | None = None  # the same for the prompt, all of which is then computed
+    grammar: str = ""  # the answer's, in llguidance's form; empty without one
+    local_allowed: bool = True  # may continue on this daemon's target if another daemon's becomes unavailable
+    trace: str = ""  # this daemon's span (W3C `traceparent`), parent of another daemon's; empty without one
+    #: Another daemon's proposals, which this one verifies. The plan's drafter is then PEER, or this daemon's own, which
+    #: drafts when the peer proposes nothing, with PEER among the alternatives.
     peer: Proposals | None = None
+    #: Tokens at the prompt's end that belong to the answer: grammar, penalties and seed continue after them, and
+    #: `max_tokens` are those that may follow.
     answered: int = 0
-    skip_prefix_cache: bool = False
+    skip_prefix_cache: bool = False  # neither uses nor fills the prefix cache
 
     @property
     def tier(self) -> ContextTier:
@@ -345,11 +335,11 @@ class DecodeRequest:
 
 @dataclass(slots=True)
 class RequestStats:
-    """All that was counted and timed of one request. Times are monotonic seconds, None until reached."""
+    """Counts and times of one request. Times are monotonic seconds, None until reached."""
 
     prompt_tokens: int
     arrival: float
-    cached_tokens: int = 0  # of the prompt, those whose keys and values the target had kept from another request
+    cached_tokens: int = 0  # prompt tokens that the target had in its prefix cache
     scheduled: float | None = None
     prefilled: float | None = None
     first_token: float | None = None
@@ -358,10 +348,10 @@ class RequestStats:
     finished: float | None = None
     counts: DraftCounts = field(default_factory=DraftCounts)
     gaps: list[float] = field(default_factory=list)  # seconds between successive chunks
-    looked_up: bool = False  # whether kept keys and values were looked for
-    unfit_tokens: int = 0  # of its text, where the prefix cache has no room for so many; else 0
-    remote: RemoteCounts | None = None  # where another daemon's target took part
-    engine_seconds: float = 0.0  # of this engine's steps, shared with the sequences that were in them
+    looked_up: bool = False  # whether the prefix cache was searched
+    unfit_tokens: int = 0  # tokens of its text if these exceed the prefix cache; else 0
+    remote: RemoteCounts | None = None  # if another daemon's target took part
+    engine_seconds: float = 0.0  # its share of this engine's steps
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -394,8 +384,8 @@ class RequestStats:
 
 class TokenLogprobs(NamedTuple):
     """The target's own log-probability of a token, before any transform, and the likeliest tokens in its place with
-    theirs, in descending order. Natural logarithms. `rank` among all tokens, 1 for the likeliest; 0 where it is not
-    told."""
+    theirs, in descending order. Natural logarithms. `rank`: among all tokens, 1 for the likeliest; 0 if not
+    reported."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
@@ -403,9 +393,9 @@ class TokenLogprobs(NamedTuple):
 
 
 class Emission(NamedTuple):
-    """Tokens that one step added to one request; `from_draft` runs parallel to `tokens`, and so does `logprobs` where
-    they were asked for. `verifier`: whose target chose them. `prompt`: of each token of the prompt but the first, where
-    they were asked for; they come first, and without tokens."""
+    """Tokens that one step added to one request; `from_draft` and, if requested, `logprobs` run parallel to `tokens`.
+    `verifier`: whose target chose them. `prompt`: log-probabilities of the prompt's tokens except the first, if
+    requested; they come first and without tokens."""
 
     tokens: tuple[int, ...]
     from_draft: tuple[bool, ...]
@@ -416,11 +406,11 @@ class Emission(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of one request. `error` is set when the reason is ERROR; `degraded` says why a speculative request went
-    on autoregressively, `lowered` why it drafted less than its plan or with another drafter from some step on; each is
-    empty when it did not. `failed_over`: why a request of another daemon's target went on with this one's.
-    `unavailable`: it ended in ERROR since its target cannot be had; retry after so many seconds. `refused`: it ended in
-    ERROR before it began, for what would have been raised, had it been known when it was submitted."""
+    """The end of one request. `error` is set if the reason is ERROR; `degraded`: why a speculative request went on
+    autoregressively; `lowered`: why it drafted less than planned or with another drafter; both empty if it did not.
+    `failed_over`: why it moved from another daemon's target to this one's. `unavailable`: seconds until a retry, if its
+    target became unavailable. `refused`: the error that would have been raised on submission, had the cause been known
+    then."""
 
     reason: FinishReason
     stats: RequestStats
@@ -433,9 +423,9 @@ class Outcome:
 
 
 class TokenSink(Protocol):
-    """Where one request's tokens go. Called on the engine thread: must neither block nor raise."""
+    """The receiver of one request's tokens. Called on the engine thread: must neither block nor raise."""
 
     def on_tokens(self, emission: Emission) -> None: ...
 
     def on_finish(self, outcome: Outcome) -> None:
-        """Called exactly once for each accepted request, last."""
+        """Called exactly once, and last, for each accepted request."""

@@ -1,4 +1,4 @@
-"""What decode steps did, counted: of one sequence's step, and summed over steps."""
+"""Counts of decode steps: of one sequence's step, and sums over steps."""
 
 from __future__ import annotations
 
@@ -13,41 +13,32 @@ from draftd.strategies import Strategy
 
 
 class StepCounts(NamedTuple):
-    """What one decode step did for one row. A tuple: one is made for each row of each step, and a frozen dataclass
-    costs five times as much. Where another daemon drafts for what it decodes, that is counted there: here it is as many
-    steps without a draft as there are tokens.
+    """Counts of one decode step for one row. The target accepted `accepted` of `drafted` tokens; fewer than all is a
+    rollback. A step of proposals by another daemon counts as one step without a draft for each token.
 
-    The target accepted `accepted` of `drafted` tokens, wherever the text ends; fewer than all is a rollback. `emitted`
-    counts those and the bonus (or correction), as far as they lie within the text: the rest of them was cut.
-    `draft_seconds` and `verify_seconds` are the whole step's wall time, shared by its rows. `break_even` is how many
-    accepted tokens would have made a drafted step just as fast as autoregressive decoding, None where that is not
-    known. `parked`: nothing was
-    drafted, although a drafter was to be had, because it did not pay; `capped`: the plan did not allow for more.
-    `drafter`: who drafted, or would have; `strategy`: whose target decoded it.
-    """
+    A tuple: one is made for each row of each step, and a frozen dataclass costs five times as much."""
 
     drafted: int
-    accepted: int
-    emitted: int
+    accepted: int  # even those beyond the end of the text
+    emitted: int  # the accepted tokens and the bonus (or correction), within the text
     draft_forwards: int
-    draft_seconds: float
-    verify_seconds: float
-    break_even: float | None = None
-    parked: bool = False
-    capped: bool = False
-    drafter: str | None = None
-    strategy: Strategy = Strategy.LOCAL
+    draft_seconds: float  # wall time of the whole step's drafts, shared by its rows
+    verify_seconds: float  # likewise, of its verification
+    break_even: float | None = (
+        None  # accepted tokens that make the step as fast as autoregressive decoding; None: unknown
+    )
+    parked: bool = False  # nothing was drafted, because no available drafter pays
+    capped: bool = False  # the plan's limit is below the best depth
+    drafter: str | None = None  # the one that drafted, or would have
+    strategy: Strategy = Strategy.LOCAL  # whose target decoded the step
 
 
 @dataclass(slots=True)
 class DraftCounts:
-    """Sums over steps. `drafted = accepted + rolled_back`; `emitted = accepted + steps - cut`, `cut` the tokens of a
-    last step that lie beyond the end of the text. A step without a draft has one token, so that only drafts are cut.
-
-    Forward passes are those a request took part in and whose result was used. Of prefill only the one that ends the
-    prompt is among them: it gives the first token, and is a step without a draft. Seconds are those of the steps it
-    took part in; with other rows in them, they are counted for each.
-    """
+    """Sums over steps. `drafted = accepted + rolled_back`; `emitted = accepted + steps - cut`, with `cut` the tokens
+    beyond the end of the text; only drafts can be cut. Forwards are those whose result the request used; of prefill
+    only the last, which gives the first token and counts as a step without a draft. Seconds are of whole steps, counted
+    for each row in them."""
 
     steps: int = 0
     drafts: int = 0
@@ -62,7 +53,7 @@ class DraftCounts:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     break_even_tokens: float = 0.0
-    unpriced_drafts: int = 0  # drafts that have none, because they are not known
+    unpriced_drafts: int = 0  # drafts whose price is unknown
     parked_steps: int = 0
     capped_steps: int = 0
     drafted_per_position: list[int] = field(default_factory=list)
@@ -100,7 +91,7 @@ class DraftCounts:
             self.accepted_per_position[i] += 1
 
     def combine(self, other: DraftCounts, operation: Callable[[Any, Any], Any]) -> DraftCounts:
-        """Each count by `operation` with the other's of that name, such as their sum or their difference."""
+        """Combines each count with the other's by `operation`, such as a sum or difference."""
         values: dict[str, Any] = {}
         for name in (f.name for f in fields(self)):
             a, b = getattr(self, name), getattr(other, name)
@@ -112,29 +103,29 @@ class DraftCounts:
 
     @property
     def acceptance(self) -> float | None:
-        """accepted / drafted; None where nothing was drafted. Falls as depth grows at constant quality."""
+        """accepted / drafted; None if nothing was drafted. Falls as depth grows at constant quality."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def mean_accepted_length(self) -> float | None:
-        """Accepted tokens per draft, the bonus counted: 1 + accepted / drafts (vLLM's mean acceptance length)."""
+        """Accepted tokens per draft, including the bonus: 1 + accepted / drafts (vLLM's mean acceptance length)."""
         return 1 + self.accepted / self.drafts if self.drafts else None
 
     @property
     def draft_cost(self) -> float | None:
-        """Cost of a drafted step in autoregressive ones, measured, in the mean; None where it is not known of any."""
+        """Mean measured cost of a drafted step in autoregressive steps; None if unknown for all."""
         priced = self.drafts - self.unpriced_drafts
         return 1 + self.break_even_tokens / priced if priced else None
 
     @property
     def gained(self) -> int:
-        """Tokens that the drafted steps emitted. What was cut is no gain."""
+        """Tokens that the drafted steps emitted, without cut ones."""
         return self.drafts + self.accepted - self.cut
 
     @property
     def speedup(self) -> float | None:
-        """Tokens per second of the drafted steps over those of autoregressive decoding, measured; None where their cost
-        is not known."""
+        """Measured tokens per second of the drafted steps over autoregressive decoding; None if their cost is
+        unknown."""
         cost = self.draft_cost
         return None if cost is None else self.gained / (self.drafts * cost)
 

@@ -1,7 +1,5 @@
-"""Everything that draftd refuses, with the gRPC and the HTTP status that say so (paired as google.rpc.Code has them).
-
-Whoever catches DraftdError catches all of it.
-"""
+"""The errors that draftd reports, each with its gRPC and HTTP status (paired as in google.rpc.Code). All derive from
+DraftdError."""
 
 from __future__ import annotations
 
@@ -29,13 +27,14 @@ _HTTP = {
 
 
 class DraftdError(Exception):
-    """Base of all. `grpc_status` is the name of a gRPC status code; `retry_after` seconds, where a retry may help."""
+    """The base of all errors. `grpc_status`: the name of a gRPC status code; `retry_after`: seconds, if a retry may
+    help."""
 
     grpc_status: ClassVar[str] = "INTERNAL"
     http_status: ClassVar[int] = 500
 
     def __init_subclass__(cls, status: str | None = None) -> None:
-        """`status` is the gRPC one; without it a kind has its parent's."""
+        """`status` is the gRPC one; a class without it has its parent's."""
         if status is not None:
             cls.grpc_status, cls.http_status = status, _HTTP[status]
 
@@ -48,19 +47,19 @@ class DraftdError(Exception):
 
 
 def _again(kind: type[DraftdError], args: tuple[Any, ...], attributes: dict[str, Any]) -> DraftdError:
-    """As it was in the process that it comes from, whatever its own `__init__` takes."""
+    """Recreates an error from another process, whatever its own `__init__` takes."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error
 
 
 def reason_of(kind: type[DraftdError]) -> str:
-    """`queue_full` of QueueFull: stable, where messages are not."""
+    """Returns the error's reason, such as `queue_full` for QueueFull: stable, unlike messages."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 class FieldError(DraftdError):
-    """Something named is wrong: says which field, what it was, and what is allowed."""
+    """An error in a named value: the field, the value, and what is allowed."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         shown = repr(os.fspath(value) if isinstance(value, os.PathLike) else value)
@@ -71,8 +70,8 @@ class FieldError(DraftdError):
 
 
 def wrong_field(error: ValidationError, prefix: str = "") -> tuple[str, object, str]:
-    """The first field that pydantic refuses, as FieldError takes it: `prefix` and its path (`a.b[0]`); its value, None
-    where it is missing; what is allowed."""
+    """Returns the arguments of FieldError for pydantic's first error: `prefix` and the path (`a.b[0]`); the value, None
+    if missing; what is allowed."""
     first = error.errors(include_url=False)[0]
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).removeprefix(".")
     value = None if first["type"] == "missing" else first["input"]
@@ -87,11 +86,11 @@ def wrong_field(error: ValidationError, prefix: str = "") -> tuple[str, object, 
 
 
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
-_LONGEST = 240  # characters of another library's message
+_LONGEST = 240  # characters kept of another library's message
 
 
 def in_one_line(error: BaseException) -> str:
-    """Another library's error: its kind and its first sentence, cut where that is long."""
+    """Describes another library's error: its class and first sentence, shortened if long."""
     sentence = _SENTENCE_END.split(" ".join(str(error).split()), maxsplit=1)[0].removesuffix(".")
     if len(sentence) > _LONGEST:
         sentence = sentence[: _LONGEST - 1] + "…"
@@ -99,12 +98,12 @@ def in_one_line(error: BaseException) -> str:
 
 
 def in_words(error: OSError) -> str:
-    """Why a connection or an address cannot be had, without the number."""
+    """Describes why a connection or an address is unavailable, without the error's number."""
     if isinstance(error, TimeoutError):
         return "no answer"
     if error.errno is None or isinstance(error, socket.gaierror):
         return error.strerror or str(error)
-    return os.strerror(error.errno)  # socket.create_server puts more into the error's own
+    return os.strerror(error.errno)  # socket.create_server adds more to the error's own text
 
 
 class ConfigError(FieldError, status="INVALID_ARGUMENT"):
@@ -112,7 +111,7 @@ class ConfigError(FieldError, status="INVALID_ARGUMENT"):
 
 
 class UnknownSetting(ConfigError, status="INVALID_ARGUMENT"):
-    """A name that no setting has. Its value stays unsaid: it may be a token whose name was misspelt."""
+    """A name that is no setting. Its value is not shown: it may be a token whose name was misspelt."""
 
     def __init__(self, name: str, hint: str) -> None:
         super().__init__(name, None, hint)
@@ -125,8 +124,8 @@ class InvalidRequest(FieldError, status="INVALID_ARGUMENT"):
 
 
 class ModelLoadError(DraftdError, status="FAILED_PRECONDITION"):
-    """A model folder is missing, incomplete or of a kind that mlx-lm does not know. The message is one line: `what` is
-    wrong, and its `cure` where one is known."""
+    """A model folder is missing, incomplete or of a kind unknown to mlx-lm. One line: `what` is wrong, and its `cure`
+    if known."""
 
     def __init__(self, what: str, cure: str = "") -> None:
         super().__init__(f"{what}: {cure}" if cure else what)
@@ -134,43 +133,43 @@ class ModelLoadError(DraftdError, status="FAILED_PRECONDITION"):
 
 
 class SpeculationUnavailable(DraftdError, status="FAILED_PRECONDITION"):
-    """The caller demanded speculation; the message says why it cannot be had."""
+    """The caller demands speculation, which is unavailable; the message says why."""
 
 
 class RemoteUnavailable(DraftdError, status="FAILED_PRECONDITION"):
-    """The other daemon was demanded, or a class of answers that only it has, and cannot be had as things are set."""
+    """The caller demands the other daemon, or a quality that only it has, which the settings do not allow."""
 
 
 class RemoteDown(RemoteUnavailable, status="UNAVAILABLE"):
-    """Likewise, and it cannot be reached now."""
+    """The caller demands the other daemon, which is unreachable now."""
 
 
 class FlagReadOnly(DraftdError, status="FAILED_PRECONDITION"):
-    """The feature flag's provider is a server: its flags are set there."""
+    """The feature flag's provider is a server, so its flags must be set there."""
 
 
 class NotNow(DraftdError, status="FAILED_PRECONDITION"):
-    """What is asked for cannot be done as things stand: there is no level above, or a probe is running."""
+    """The request cannot be served in the present state: there is no level above, or a probe is running."""
 
 
 class NotEnabled(NotNow, status="FAILED_PRECONDITION"):
-    """A setting of this daemon has to allow it first."""
+    """A setting of this daemon must allow the request first."""
 
 
 class OtherProtocol(NotNow, status="FAILED_PRECONDITION"):
-    """The other daemon speaks another version of the protocol."""
+    """The other daemon uses another version of the protocol."""
 
 
 class Superseded(NotNow, status="FAILED_PRECONDITION"):
-    """Another connection of the same daemon took the place of this one."""
+    """Another connection of the same daemon has replaced this one."""
 
 
 class OtherWeights(InvalidRequest, status="INVALID_ARGUMENT"):
-    """A text was begun by another model than is served now."""
+    """The text was begun by another model than is served now."""
 
 
 class QueueFull(DraftdError, status="RESOURCE_EXHAUSTED"):
-    """As many wait, or are in hand, as may be."""
+    """The limit of waiting or running requests is reached."""
 
 
 class NoMemory(DraftdError, status="RESOURCE_EXHAUSTED"):
@@ -178,19 +177,19 @@ class NoMemory(DraftdError, status="RESOURCE_EXHAUSTED"):
 
 
 class TooManyPeers(QueueFull, status="RESOURCE_EXHAUSTED"):
-    """As many other daemons are connected, or come, as may."""
+    """The limit of connected or connecting daemons is reached."""
 
 
 class TooManySequences(QueueFull, status="RESOURCE_EXHAUSTED"):
-    """Another daemon has as many sequences open, or waiting, as it may."""
+    """Another daemon's limit of open or waiting sequences is reached."""
 
 
 class TooManyTokens(NoMemory, status="RESOURCE_EXHAUSTED"):
-    """Another daemon's sequences need more tokens of context than it may have."""
+    """Another daemon's sequences need more context than its limit."""
 
 
 class NoRoom(DraftdError, status="RESOURCE_EXHAUSTED"):
-    """A prefix cannot be kept: a limit is reached, or the disk takes no more; the message has the figures."""
+    """A prefix cannot be kept: a limit is reached, or the disk is full; the message has the figures."""
 
 
 class NotServing(DraftdError, status="UNAVAILABLE"):
@@ -202,15 +201,15 @@ class Unauthenticated(DraftdError, status="UNAUTHENTICATED"):
 
 
 class Forbidden(DraftdError, status="PERMISSION_DENIED"):
-    """Who asks may not: a page of an origin that is not listed."""
+    """The sender is not allowed: a web page from an origin that is not listed."""
 
 
 class NotFound(DraftdError, status="NOT_FOUND"):
-    """There is nothing of that name: no such path, model or stored answer."""
+    """There is no such path, model or stored answer."""
 
 
 class NotOffered(DraftdError, status="UNIMPLEMENTED"):
-    """Known, and nothing that this daemon does."""
+    """A known feature that this daemon does not have."""
 
 
 class DeadlineExceeded(DraftdError, status="DEADLINE_EXCEEDED"):
@@ -218,7 +217,7 @@ class DeadlineExceeded(DraftdError, status="DEADLINE_EXCEEDED"):
 
 
 class ClientStalled(DraftdError, status="ABORTED"):
-    """The client took no message for too long; what it asked for was cancelled."""
+    """The client read no message for too long; its request was cancelled."""
 
 
 class EngineFailure(DraftdError, status="INTERNAL"):

@@ -1,4 +1,4 @@
-"""Files that are replaced in one step: who reads one sees the old or the new, and never a part."""
+"""Atomically replaced files: readers see the old or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 
 def remove_leftovers(path: Path, older_than: float = 0.0) -> None:
-    """Removes what processes that were killed in `replace_file` have left of `path`, where it has not changed for so
-    many seconds."""
+    """Deletes temporary files of `path` left by processes killed in `replace_file`, if unchanged for `older_than`
+    seconds."""
     for leftover in path.parent.glob(f".{path.name}.*"):
         with contextlib.suppress(OSError):
             if time.time() - leftover.stat().st_mtime >= older_than:
@@ -20,8 +20,8 @@ def remove_leftovers(path: Path, older_than: float = 0.0) -> None:
 
 
 def replace_file(path: Path, text: str, finish: Callable[[str], None] = lambda name: None) -> None:
-    """Replaces `path` in one step; it is on the disk when this returns. `finish` sees the new file, of mode 0600,
-    before it takes the name. Raises OSError; then the one before is whole, and nothing else is left."""
+    """Replaces `path` atomically; it is on disk on return. `finish` receives the new file, of mode 0600, before it is
+    renamed. Raises OSError; then the old file is intact and nothing else is left."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -37,9 +37,9 @@ def replace_file(path: Path, text: str, finish: Callable[[str], None] = lambda n
 
 
 def take_name(name: str, path: Path) -> None:
-    """Gives the file `name`, which is on the disk, the name `path`. Raises OSError."""
+    """Renames the file `name`, which is on disk, to `path`. Raises OSError."""
     os.replace(name, path)
-    with contextlib.suppress(OSError):  # so that the new name survives a power cut, where the file system can
+    with contextlib.suppress(OSError):  # makes the new name survive a power cut, if the file system supports that
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

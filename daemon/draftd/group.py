@@ -1,6 +1,7 @@
-"""The ranks of a target that runs on several machines: what the engine, telemetry and the protocols know of them.
+"""The state of the ranks of a target that runs on several machines, for the engine, telemetry and the protocols.
 
-A *rank* is one process of the group, numbered from 0. Rank 0 leads: it alone decides; the others are followers."""
+A *rank* is one process of the group, numbered from 0. Rank 0 leads and alone decides; the others are followers.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 
 
 class GroupState(enum.StrEnum):
-    """STARTING: ranks are started, prove that they fit, and read their weights. SERVING: all of them execute steps.
-    RESTARTING: the group was lost, and begins anew after a pause. FAILED: it is not restarted."""
+    """The group's state. STARTING: ranks start, are checked, and read their weights. SERVING: all execute steps.
+    RESTARTING: the group was lost and starts again after a pause. FAILED: it is not restarted."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -20,9 +21,9 @@ class GroupState(enum.StrEnum):
 
 
 class Loss(enum.StrEnum):
-    """Why a group ended, as metrics, logs and alerts spell it. DIED: a rank's process or its connection ended.
-    SILENT: nothing was heard of it within the bound. STALLED: it is heard of, and its step does not end. BEHIND: it
-    executes, too far behind rank 0. FAILED: it told of an error of its own."""
+    """Why a group ended, in the spelling of metrics, logs and alerts. DIED: a rank's process or connection ended.
+    SILENT: a rank sent nothing for too long. STALLED: it reports, but its step does not end. BEHIND: it executes, too
+    far behind rank 0. FAILED: it reported an error."""
 
     DIED = "died"
     SILENT = "silent"
@@ -33,10 +34,10 @@ class Loss(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """One rank as of its last report, about a second ago. `records`: executed since the group began; `lag`: records
-    that rank 0 had sent and this one had not executed. Bytes: `memory_bytes` of MLX arrays held, `limit_bytes` that it
-    may hold, 0 where that is not known. `collective_seconds`: in collectives since the group began, as estimated from
-    their number and the time that one took at load. `seconds_silent`: since its last report."""
+    """One rank as of its last report, about a second old. `records`: executed since the group started; `lag`: records
+    sent by rank 0 and not executed here. `memory_bytes`: MLX arrays; `limit_bytes`: allowed, 0 if unknown.
+    `collective_seconds`: time in collectives since the start, estimated from their number and one's time at load.
+    `seconds_silent`: since the last report."""
 
     rank: int
     host: str
@@ -50,10 +51,10 @@ class RankStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """`id`: the group's for the life of the daemon, a resource attribute of its telemetry, which is fixed at its start;
-    `starts` counts how often the group began. `backend`: as MLX names it; `parallel`: "tensor" or "pipeline".
-    `losses`: how often the group was lost since the daemon started, by why; `reason`: of the last loss, in words, empty
-    before. `record_bytes`: sent to each follower since the group began, in `records`."""
+    """The group as a whole. `id`: constant for the daemon's life, a resource attribute of its telemetry; `starts`: how
+    often the group started. `backend`: MLX's name; `parallel`: "tensor" or "pipeline". `losses`: by cause, since the
+    daemon started; `reason`: of the last loss, for people. `record_bytes`, `records`: sent to each follower since the
+    group started."""
 
     id: str
     state: GroupState
@@ -62,12 +63,12 @@ class GroupStatus:
     ranks: tuple[RankStatus, ...]
     losses: dict[Loss, int]
     reason: str = ""
-    restart_seconds: float | None = None  # until the group begins anew; None unless RESTARTING
+    restart_seconds: float | None = None  # until the group restarts; None unless RESTARTING
     records: int = 0
     record_bytes: int = 0
     starts: int = 1
 
 
 def new_group_id() -> str:
-    """Of a group that a daemon begins with: random, short enough to be read aloud."""
+    """Returns a random id for a group, short enough to read aloud."""
     return secrets.token_hex(6)

@@ -10,16 +10,16 @@ from aiohttp import web
 
 
 class BoundedConnection(web.RequestHandler):
-    """HTTP/1.1 for one connection: lines, headers and waits are bounded. What is no HTTP is answered in JSON with
-    status 400, and not logged one by one."""
+    """An HTTP/1.1 connection with bounded lines, headers and waits. Input that is not HTTP is answered with status 400
+    in JSON, and not logged."""
 
     __slots__ = ()
 
     def __init__(
         self, server: web.Server, *, line_bytes: int, field_bytes: int, headers: int, idle_seconds: float = 75.0
     ) -> None:
-        """`line_bytes` of the request line, `field_bytes` of each of so many `headers`; `idle_seconds` between two
-        requests."""
+        """`line_bytes`: of the request line; `field_bytes`: of each of at most `headers` headers; `idle_seconds`:
+        between two requests."""
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -28,12 +28,12 @@ class BoundedConnection(web.RequestHandler):
             max_line_size=line_bytes,
             max_field_size=field_bytes,
             max_headers=headers,
-            lingering_time=1.0,  # for what is still being sent when it is refused: else it would not get the answer
-            auto_decompress=False,  # signatures are of what was sent, and a little can grow into a lot
+            lingering_time=1.0,  # lets a refused sender finish, otherwise it would not get the answer
+            auto_decompress=False,  # signatures cover the sent bytes, and decompression could exhaust memory
         )
 
     def refusal(self) -> Mapping[str, Any]:
-        """Called for what is no HTTP. Returns the JSON that answers it."""
+        """Returns the JSON that answers input that is not HTTP."""
         raise NotImplementedError
 
     def handle_error(

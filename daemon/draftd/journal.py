@@ -1,4 +1,5 @@
-"""What changed, when, and why: the flag's default variant, the fallback level, the link to the remote."""
+"""The journal: changes of the flag's default variant, the fallback level and the link to the remote, with time and
+cause."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class Subject(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change. `at` is the wall clock, in UTC; `number` counts all there ever were, from 1. `evidence` are the
-    figures behind it and their window, for people."""
+    """One change. `at`: the wall clock in UTC; `number`: counts all changes, from 1. `evidence`: the figures behind it
+    and their window, for people."""
 
     at: AwareDatetime
     subject: Subject
@@ -47,7 +48,8 @@ Listener = Callable[[Transition], None]
 
 
 class Journal:
-    """The latest transitions. Any thread. `restored` are those of earlier runs, oldest first: numbers go on."""
+    """The latest transitions. Any thread. `restored`: those of earlier processes, oldest first, whose numbers
+    continue."""
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class Journal:
         restored: Sequence[Transition] = (),
     ) -> None:
         self._clock = clock
-        self._lock = threading.RLock()  # a listener may look into the journal
+        self._lock = threading.RLock()  # a listener may read the journal
         self._kept: deque[Transition] = deque(restored, maxlen=capacity)
         self._listeners: list[Listener] = []
         self._number = max((transition.number for transition in restored), default=0)
@@ -73,15 +75,13 @@ class Journal:
                     log.warning("a listener to the journal failed", exc_info=True)
 
     def latest(self, count: int) -> tuple[Transition, ...]:
-        """The last `count` that are still kept, oldest first."""
+        """Returns the last `count` kept transitions, oldest first."""
         with self._lock:
             return tuple(self._kept)[-count:] if count > 0 else ()
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tells `listener` of each transition from now on, in order, on the thread that made it: it must not block.
-
-        What it raises is logged. Returns what ends it.
-        """
+        """Calls `listener` for each transition from now on, in order, on the thread that made it, so it must not block.
+        Its errors are logged. Returns a function that ends this."""
         with self._lock:
             self._listeners.append(listener)
 
@@ -94,20 +94,19 @@ class Journal:
 
 
 class JournalFile:
-    """The journal on disk. `append` is called under the journal's lock; the rest before it. Two files of at most
-    `capacity` lines each: the present one, and the one before it, as `NAME.1`. A line that cannot be read is left
-    out."""
+    """The journal on disk: the present file and the one before it, `NAME.1`, with at most `capacity` lines each.
+    `append` is called under the journal's lock, the other methods before it. Unreadable lines are skipped."""
 
     def __init__(self, path: Path, capacity: int = 4096) -> None:
         self._path, self._before = path, path.with_name(f"{path.name}.1")
         self._capacity = capacity
         self._count = 0
-        self._torn = False  # the last line may not be whole
+        self._torn = False  # whether the last line may be incomplete
         self.errors = 0  # transitions that could not be written
         self._outage = OutageLog(log)
 
     def restore(self) -> tuple[Transition, ...]:
-        """All that is kept, oldest first."""
+        """Returns all kept transitions, oldest first."""
         transitions: list[Transition] = []
         for path in (self._before, self._path):
             lines = _lines(path)
@@ -120,7 +119,7 @@ class JournalFile:
         return tuple(sorted(transitions, key=lambda transition: transition.number))
 
     def append(self, transition: Transition) -> None:
-        """Adds one. What cannot be written is logged once, until it can be again; a listener must not raise."""
+        """Appends a transition. A failure is logged once until a write succeeds, because a listener must not raise."""
         try:
             if self._torn:
                 self._count, self._torn = len(_lines(self._path)), False
@@ -140,12 +139,12 @@ class JournalFile:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """A file's, without a torn last one, which is cut off so that the next one is whole."""
+    """Returns a file's lines without an incomplete last one, which is cut off so that the next one starts cleanly."""
     try:
         raw = path.read_bytes()
         whole = raw.rfind(b"\n") + 1
         if whole != len(raw):
-            with suppress(OSError):  # nothing can be written after it either
+            with suppress(OSError):  # then nothing can be appended either
                 os.truncate(path, whole)
     except FileNotFoundError:
         return []

@@ -1,4 +1,4 @@
-"""Sockets that servers of the daemon listen on, and how they read a request."""
+"""Listening sockets of the daemon's servers, and checks that they share."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # commands that only look at a port do without it
+if TYPE_CHECKING:  # not needed by commands that only check a port
     from aiohttp import web
 
 
 class BodyTooLarge(Exception):
-    """Of a request. The rest of it was not read."""
+    """The error for a request's body over the limit. The rest was not read."""
 
 
-_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)  # no IPv6 on this machine, for one
-_PICKS = 8  # of a port that must be free at several addresses
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)  # for example no IPv6 on this machine
+_PICKS = 8  # tries to pick a port that is free at several addresses
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """Bound, and listening: one for each address of the host that this machine has, IPv4 first, all on one port.
-    `localhost` is 127.0.0.1 and ::1. Raises OSError; socket.gaierror where there is no such host."""
+    """Returns a bound, listening socket for each address of the host on this machine, IPv4 first, all on one port.
+    `localhost` is 127.0.0.1 and ::1. Raises OSError; socket.gaierror for an unknown host."""
     name = host.strip("[]")
     resolved = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses = dict.fromkeys((family, address) for family, _, _, _, address in resolved)
-    if name == "localhost":  # not every machine's list of hosts has both
+    if name == "localhost":  # some machines' hosts files lack one of them
         addresses |= dict.fromkeys([(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_INET6, ("::1", port, 0, 0))])
     ordered = sorted(addresses, key=lambda entry: entry[0] != socket.AF_INET)
     for tries_left in reversed(range(_PICKS)):
@@ -41,17 +41,17 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 def free_port(setting: str, host: str) -> str:
-    """What is allowed for the port of a listener whose own is taken."""
+    """Returns what is allowed for a listener's port that is taken."""
     return f"a port that is free on {host}; {other_port(setting)}"
 
 
 def other_port(setting: str) -> str:
-    """What to do where a port is taken."""
+    """Returns advice for a port that is taken."""
     return f"a daemon may already run there (see draftd status), otherwise set {setting}: 0 picks a free one"
 
 
 def try_listening(host: str, port: int) -> None:
-    """Raises what `listening_sockets` raises."""
+    """Raises the errors of `listening_sockets`."""
     for listener in listening_sockets(host, port):
         listener.close()
 
@@ -61,7 +61,7 @@ def _bound(addresses: Sequence[tuple[socket.AddressFamily, tuple[Any, ...]]], po
     with contextlib.ExitStack() as undo:
         absent: OSError | None = None
         for family, (host, _, *more) in addresses:
-            dual = host == "::" and socket.has_dualstack_ipv6()  # it takes what comes to 0.0.0.0 as well
+            dual = host == "::" and socket.has_dualstack_ipv6()  # it also receives connections to 0.0.0.0
             try:
                 listener = socket.create_server((host, port, *more), family=family, backlog=256, dualstack_ipv6=dual)
             except OSError as error:
@@ -80,7 +80,7 @@ def _bound(addresses: Sequence[tuple[socket.AddressFamily, tuple[Any, ...]]], po
 
 
 def is_any(secret_sent: bytes, secrets: Iterable[bytes]) -> bool:
-    """Whether it is one of these, compared in constant time: all of them are."""
+    """Whether it is one of `secrets`, compared in constant time with all of them."""
     return sum(hmac.compare_digest(secret_sent, secret) for secret in secrets) > 0
 
 
@@ -91,7 +91,7 @@ def is_bearer(credentials: bytes, tokens: Iterable[bytes]) -> bool:
 
 
 async def read_whole(request: web.BaseRequest, most: int, seconds: float) -> bytes:
-    """A request's body of at most `most` bytes. Raises BodyTooLarge, TimeoutError, and what aiohttp raises where the
+    """Reads a request's body of at most `most` bytes. Raises BodyTooLarge, TimeoutError, and aiohttp's errors if the
     body ends early."""
     if (request.content_length or 0) > most:
         raise BodyTooLarge

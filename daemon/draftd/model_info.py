@@ -1,4 +1,4 @@
-"""What is served, and what can be had with it."""
+"""The served model and its abilities."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, GRAMMAR, DrafterName
 
-_TEXT = 1000  # tokens, where it is said how many texts there is room for
+_TEXT = 1000  # tokens of a text in "room for … texts"
 
 
 def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draft_tokens: int) -> str:
-    """Whether there will be speculation with these drafters, and if not, why. `no_draft_model`: why there is none."""
+    """Describes whether there will be speculation with these drafters, and if not, why. `no_draft_model`: why there is
+    no draft model."""
     if not max_draft_tokens:
         return "none: engine.max_draft_tokens is 0"
     if not set(drafters) - {GRAMMAR}:
@@ -24,13 +25,13 @@ def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draf
 
 
 def drafter_in_words(drafter: DrafterName) -> str:
-    """As people call it: `grammar` proposes what a response format leaves no choice about."""
+    """Returns a drafter's name for people: `grammar` proposes forced tokens of a response format."""
     return "forced tokens" if drafter == GRAMMAR else drafter
 
 
 def prefix_room(limit: int, position_bytes: int, sequence_bytes: int) -> str:
-    """How much a prefix cache of `limit` bytes keeps, for people: tokens of all texts together, or how many texts if
-    each takes `sequence_bytes` besides, as windows and states do."""
+    """Describes what a prefix cache of `limit` bytes can keep: tokens of all texts together, or the number of texts if
+    each also takes `sequence_bytes`, as windows and states do."""
     if not sequence_bytes:
         return f"{limit // position_bytes:,} tokens" if position_bytes else ""
     tokens = f" of {_TEXT:,} tokens" if position_bytes else ""
@@ -39,8 +40,8 @@ def prefix_room(limit: int, position_bytes: int, sequence_bytes: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is served, and what can be had with it, loaded or not. `draft_weight_bytes`: of the draft at start. What is
-    held now is the engine's status."""
+    """The served model and its abilities, loaded or not. `draft_weight_bytes`: the draft's at start; present values are
+    in the engine's status."""
 
     model: str
     draft_model: str | None
@@ -50,34 +51,34 @@ class ModelInfo:
     weight_bytes: int
     draft_weight_bytes: int
     backend: str
-    batched: bool = True  # one forward serves all sequences; where not, `batched_reason` says why
+    batched: bool = True  # one forward serves all sequences; if not, `batched_reason` says why
     light_draft_model: str | None = None
     registered_drafters: tuple[DrafterName, ...] = BUILT_IN_DRAFTERS
     batched_reason: str = ""
-    refused_drafters: Mapping[DrafterName, str] = field(default_factory=dict)  # why those cannot be had
+    refused_drafters: Mapping[DrafterName, str] = field(default_factory=dict)  # unavailable drafters, and why
     architecture: str = ""  # `model_type` of the model's configuration
-    layers: Mapping[str, int] = field(default_factory=dict)  # how many keep what of a text, in words for people
-    partial_prefixes: bool = False  # texts that begin alike share that part; where not, only whole texts are reused
-    position_bytes: int = 0  # of key-value caches, target and draft: for one token of context
-    sequence_bytes: int = 0  # besides, for one request however long its text: windows and states
-    largest_context: int = 0  # tokens of the longest text that there is memory for, at most `context_length`
-    end_tokens: Mapping[int, str] = field(default_factory=dict)  # any of them ends a text
+    layers: Mapping[str, int] = field(default_factory=dict)  # number of layers by what they keep of a text, in words
+    partial_prefixes: bool = False  # texts share common beginnings; if not, only whole texts are reused
+    position_bytes: int = 0  # of the caches of target and draft, for one token of context
+    sequence_bytes: int = 0  # more bytes per request, whatever its length: windows and states
+    largest_context: int = 0  # tokens of the longest text that fits in memory, at most `context_length`
+    end_tokens: Mapping[int, str] = field(default_factory=dict)  # each of them ends a text
     tools: bool = False  # the chat template takes tools, and the format of a call is known
-    thinking: bool = False  # the vocabulary has tokens around what it thinks before an answer
-    left_out: str = ""  # of a model that takes more than text, what is not served: "vision", "vision, audio"
+    thinking: bool = False  # the vocabulary has tokens that mark thinking
+    left_out: str = ""  # inputs of the model that are not served: "vision", "vision, audio"
 
     def why_no(self, drafter: DrafterName) -> str:
-        """Why this drafter cannot be had; empty where it can, or where the reason is not known."""
+        """Returns why this drafter is unavailable; empty if it is available or the reason is unknown."""
         return self.refused_drafters.get(drafter, "")
 
     def speculation(self, max_draft_tokens: int) -> str:
-        """Whether it will speculate, and if not, why: for people."""
+        """Describes whether it will speculate, and if not, why."""
         return speculation(self.drafters, self.why_no(DRAFT_MODEL), max_draft_tokens)
 
     def prefix_room(self, limit: int) -> str:
-        """How much a prefix cache of so many bytes keeps: for people."""
+        """Describes what a prefix cache of `limit` bytes can keep."""
         return prefix_room(limit, self.position_bytes, self.sequence_bytes)
 
     @property
     def speculation_available(self) -> bool:
-        return bool(set(self.drafters) - {GRAMMAR})  # which drafts for some requests alone
+        return bool(set(self.drafters) - {GRAMMAR})  # `grammar` drafts only for some requests

@@ -1,4 +1,4 @@
-"""How the contract spells the core's vocabulary: for whoever speaks it, daemon and client alike."""
+"""Conversions between the API's messages and the core types, for daemon and client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 M = TypeVar("M", bound=enum.Enum)
 
-_LEAST_FLOAT32 = 2.0**-126  # above 0, with all of its digits
+_LEAST_FLOAT32 = 2.0**-126  # the smallest positive value with full precision
 
 MESSAGE_SLACK = 4
 """How many times `server.max_message_bytes` gRPC lets through: of such a message the daemon can still say what is wrong
@@ -40,20 +40,20 @@ DETAILS_KEY = "grpc-status-details-bin"
 
 
 def _named(kind: Any, members: type[M]) -> dict[Any, M]:
-    """The contract's numbers, with what the core calls the same: DECODE_MODE_AUTO of `DecodeMode` is AUTO there."""
+    """Maps the API's numbers to core members of the same name: DECODE_MODE_AUTO of `DecodeMode` to AUTO."""
     named = {number: members.__members__.get(name.removeprefix(_prefix(kind))) for name, number in kind.items()}
     return {number: member for number, member in named.items() if member is not None}
 
 
 def member(members: Mapping[K, V], value: K, field: str, names: Iterable[str]) -> V:
-    """What `value` means. Raises InvalidRequest where it means nothing; `names` are what is allowed."""
+    """Returns the member for `value`. Raises InvalidRequest, listing the allowed `names`, if there is none."""
     if value not in members:
         raise InvalidRequest(field, value, ", ".join(names))
     return members[value]
 
 
 def number(kind: Any, member: enum.Enum | None) -> Any:
-    """The contract's member of the same name; None, for a field that stays unset, of none."""
+    """Returns the API's member of the same name; None, which leaves the field unset, for None."""
     return None if member is None else kind.Value(_prefix(kind) + member.name)
 
 
@@ -81,7 +81,7 @@ REASONS: Mapping[pb.FinishReason, FinishReason] = _named(pb.FinishReason, Finish
 
 
 def duration(seconds: float | None) -> Duration | None:
-    """Negative ones are nought."""
+    """Converts seconds; negative ones become 0."""
     if seconds is None:
         return None
     whole, nanos = divmod(max(0, round(seconds * 1e9)), 1_000_000_000)
@@ -89,7 +89,7 @@ def duration(seconds: float | None) -> Duration | None:
 
 
 def draft_counts(counts: pb.DraftCounts, emitted: int) -> DraftCounts:
-    """What one answer's end says of its drafts. `emitted`: its output tokens."""
+    """Returns the draft counts at an answer's end. `emitted`: its output tokens."""
     said: dict[str, Any] = {"emitted": emitted}
     for name in {field.name for field in fields(DraftCounts)} - set(said):
         if name.endswith("_seconds"):
@@ -101,7 +101,7 @@ def draft_counts(counts: pb.DraftCounts, emitted: int) -> DraftCounts:
 
 
 def sampling_message(sampling: SamplingParams) -> pb.SamplingParams:
-    """What is above 0 stays so, also where it would be 0 in float32; what is greedy stays greedy."""
+    """Converts sampling parameters. Values above 0 stay above 0 in float32; greedy stays greedy."""
     values = asdict(sampling) | {"logit_bias": dict(sampling.logit_bias)}
     for name in ("top_p", "repetition_penalty"):
         if values[name] > 0:
@@ -112,9 +112,9 @@ def sampling_message(sampling: SamplingParams) -> pb.SamplingParams:
 
 
 def sampling_of(message: pb.SamplingParams) -> SamplingParams:
-    """What is not set has its default."""
+    """Converts sampling parameters; unset fields have their defaults."""
     values: dict[str, Any] = {}
-    for field, value in message.ListFields():  # those that are set, be it to zero
+    for field, value in message.ListFields():  # fields that are set, even to zero
         values[field.name] = _float32(value) if isinstance(value, float) else value
     if message.logit_bias:
         values["logit_bias"] = tuple((token, _float32(bias)) for token, bias in sorted(message.logit_bias.items()))
@@ -122,7 +122,7 @@ def sampling_of(message: pb.SamplingParams) -> SamplingParams:
 
 
 def _float32(value: float) -> float:
-    """0.8 travels as 0.800000011920929: seven digits are all that a float32 was ever told."""
+    """Returns the value with the seven digits of a float32: 0.8 arrives as 0.800000011920929."""
     return float(f"{value:.7g}")
 
 
@@ -132,9 +132,9 @@ def logprobs_message(logprobs: TokenLogprobs) -> pb.TokenLogprobs:
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """A protobuf message for JSON: numbers as numbers, durations in seconds, times in ISO 8601, enums by their short
-    name, None for a message or optional field that is not set. Protobuf's own JSON writes 64-bit counts as strings,
-    which no filter can compare or add."""
+    """Returns a protobuf message in JSON values: numbers as numbers, durations in seconds, times in ISO 8601, enums by
+    short name, None for unset messages and optional fields. Protobuf's own JSON writes 64-bit counts as strings, which
+    filters cannot compare or add."""
     return {field.name: _field(message, field) for field in message.DESCRIPTOR.fields}
 
 
@@ -160,7 +160,7 @@ def _value(value: Any, field: Any) -> Any:
 
 
 def enum_name(kind: Any, number: int) -> str | int:
-    """`code` for WORKLOAD_CLASS_CODE; a number that this version does not know stays one."""
+    """Returns the short name, such as `code` for WORKLOAD_CLASS_CODE; unknown numbers stay numbers."""
     names = kind.values_by_number
     if number not in names:
         return number

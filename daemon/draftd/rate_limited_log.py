@@ -1,4 +1,4 @@
-"""Logs that cannot be flooded and do not hide the present state: changes of a state, outages, and lines by reason."""
+"""Logs that cannot be flooded and still show the present state: changes of a state, outages, and lines by reason."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from draftd.token_bucket import TokenBucket
 
 S = TypeVar("S")
 
-_MOST_CHANGES, _CHANGE_SECONDS = 10, 30.0  # at once; between two after them
-_MOST_ORIGINS = 64  # with a line of one reason in an interval
+_MOST_CHANGES, _CHANGE_SECONDS = 10, 30.0  # changes at once; seconds between two later ones
+_MOST_ORIGINS = 64  # origins with a line of one reason in an interval
 
 
 class LimitedChanges(Generic[S]):
-    """Passes on changes of a state: ten at once, then one each half minute, which is always the latest. So the last
-    state that `tell` hears is the present one half a minute after a change, where `settle` is called meanwhile. `tell`
-    also hears how many changes were left out before. One caller at a time."""
+    """Passes on changes of a state: ten at once, then the latest one every half minute. So `tell` receives the present
+    state within half a minute of a change, if `settle` is called meanwhile, and the number of changes left out before.
+    One caller at a time."""
 
     def __init__(self, tell: Callable[[S, int], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._tell, self._allowance = tell, TokenBucket(1 / _CHANGE_SECONDS, _MOST_CHANGES, clock=clock)
-        self._untold = 0  # changes
+        self._untold = 0  # changes that were not passed on
         self._latest: S
 
     def change(self, state: S) -> None:
-        """The state is another one from now on."""
+        """Sets the present state."""
         self._latest = state
         self._untold += 1
         self.settle()
 
     def settle(self) -> float | None:
-        """Tells the latest state if that may be done now. Returns the seconds until it may; None if all was told."""
+        """Passes on the latest state if that is allowed now. Returns the seconds until it is; None if there is nothing
+        to pass on."""
         if not self._untold:
             return None
         if wait := self._allowance.take():
@@ -45,25 +46,25 @@ class LimitedChanges(Generic[S]):
 
 
 class OutageLog:
-    """Logs what does not work once for each cause, until it works again. One caller at a time. Call `began` with every
-    failure and `ended` with every success: a line that had to wait is written then."""
+    """Logs a failure once for each cause, until it is over. Call `report` for every failure and `clear` for every
+    success; a delayed line is then written too. One caller at a time."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
-        self._cause: Hashable = None  # None: it works
+        self._cause: Hashable = None  # None: no failure
         self._changes = LimitedChanges(self._write, clock)
 
     def report(
         self, text: str, cause: Hashable = "", *, level: int = logging.WARNING, error: BaseException | None = None
     ) -> None:
-        """It does not work: logged, unless it was for this cause already."""
+        """Logs a failure, unless one with this cause was the last."""
         if cause != self._cause:
             self._cause = cause
             self._changes.change((level, text, error))
         self._changes.settle()
 
     def clear(self, text: str) -> None:
-        """It works: logged where it did not before."""
+        """Logs the end of a failure, if there was one."""
         if self._cause is not None:
             self._cause = None
             self._changes.change((logging.INFO, text, None))
@@ -75,7 +76,7 @@ class OutageLog:
 
 
 def changes_left_out(count: int) -> str:
-    """What a line says of changes before it that have none; empty without any."""
+    """Describes the changes that were not logged; empty if there were none."""
     return f" ({count} more changes since the last line)" if count else ""
 
 
@@ -92,14 +93,16 @@ class RateLimitedLog:
     ) -> None:
         self._log, self._seconds, self._clock, self._most = log, seconds, clock, most
         self._lock = threading.Lock()
-        self._written: dict[str, OrderedDict[str, float]] = {}  # by reason: when each origin had a line, oldest first
-        self._left_out: Counter[str] = Counter()  # by reason
+        self._written: dict[
+            str, OrderedDict[str, float]
+        ] = {}  # by reason: time of each origin's last line, oldest first
+        self._left_out: Counter[str] = Counter()  # by reason: lines that were left out
 
     def write(
         self, level: int, reason: str, text: str, origin: str = "", *, error: BaseException | None = None
     ) -> None:
-        """Logs it, with how many of its reason were left out before; or leaves it out itself. `reason` is one of a few:
-        each is remembered for good. `origin`: where it comes from, such as the address of a peer."""
+        """Logs the text, with the number of lines of its reason left out before, or leaves it out. `reason`: one of a
+        few, all of which are kept. `origin`: where it comes from, such as a peer's address."""
         now = self._clock()
         with self._lock:
             written = self._written.setdefault(reason, OrderedDict())

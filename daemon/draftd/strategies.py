@@ -1,6 +1,6 @@
-"""Where a request is decoded: on this machine, on another, or drafted here and verified there; and what that is worth.
+"""Where a request is decoded: on this machine, on another, or drafted here and verified there; and the value of each.
 
-The vocabulary of `verify.*` and `remote.*`, which engine, planning, service and the protocols share.
+The vocabulary of `verify.*` and `remote.*`, shared by engine, planning, service and the protocols.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 
 
 class Strategy(enum.StrEnum):
-    """LOCAL: this machine's model answers. REMOTE: another daemon's does, and this one passes it on. SPECULATIVE: this
-    machine drafts and the other verifies, so that the text is the other's. AUTO: the router decides; no plan has it."""
+    """Which daemon decodes. LOCAL: this machine's model answers. REMOTE: another daemon's does, and this one passes it
+    on. SPECULATIVE: this machine drafts and the other verifies, so the text is the other's. AUTO: the router decides;
+    no plan has it."""
 
     LOCAL = "local"
     REMOTE = "remote"
@@ -22,8 +23,8 @@ class Strategy(enum.StrEnum):
 
 
 class RemoteMode(enum.StrEnum):
-    """STREAM: the verifier decodes by itself, nothing is proposed. OVERLAPPED: it does so until what is proposed has
-    overtaken it. STEPS: it decodes only what is proposed."""
+    """How the verifier decodes. STREAM: by itself, without proposals. OVERLAPPED: by itself until proposals have
+    overtaken it. STEPS: only proposals."""
 
     STREAM = "stream"
     OVERLAPPED = "overlapped"
@@ -32,9 +33,9 @@ class RemoteMode(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RemoteEstimate:
-    """Tokens a second that each mode is expected to give with its best depth, and which is taken: `depth` tokens at a
-    time, `ahead` proposals on their way. Where that is STREAM, no draft pays. `target_seconds` of the verifier's target
-    and `draft_seconds` of drafting here are what a token takes."""
+    """Expected tokens per second of each mode at its best depth, and the chosen mode: `depth` tokens at a time, `ahead`
+    proposals on their way. If that is STREAM, no draft pays. `target_seconds` of the verifier's target and
+    `draft_seconds` of drafting here are per token."""
 
     mode: RemoteMode
     depth: int
@@ -49,7 +50,7 @@ class RemoteEstimate:
 
 
 class QualityClass(enum.IntEnum):
-    """What a model's answers are good for, as its operator says (`model.quality`, `remote.quality`). Ordered."""
+    """The quality of a model's answers, as declared by its operator (`model.quality`, `remote.quality`). Ordered."""
 
     DRAFT = 1
     STANDARD = 2
@@ -57,7 +58,7 @@ class QualityClass(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As settings, the protocol, spans and metrics spell it."""
+        """The spelling in settings, the protocol, spans and metrics."""
         return self.name.lower()
 
     @classmethod
@@ -66,8 +67,8 @@ class QualityClass(enum.IntEnum):
 
 
 class RemoteLevel(enum.IntEnum):
-    """What the fallback allows of the remote: a higher level allows more. SPECULATIVE: all. STREAMING: it may answer,
-    but nothing is drafted for it. LOCAL: nothing is sent to it."""
+    """What the fallback allows the remote to be used for; higher levels allow more. SPECULATIVE: everything. STREAMING:
+    it may answer, without drafts for it. LOCAL: nothing is sent to it."""
 
     LOCAL = 0
     STREAMING = 1
@@ -80,18 +81,18 @@ class RemoteLevel(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As the protocol, metrics, logs and alerts spell it."""
+        """The spelling in the protocol, metrics, logs and alerts."""
         return self.name.lower()
 
     def restrict(self, strategy: Strategy) -> Strategy:
-        """What becomes of a strategy under it. Not of AUTO, which is none yet."""
+        """Returns the strategy that this level allows in place of `strategy`. Not for AUTO."""
         if strategy is Strategy.LOCAL or self is RemoteLevel.LOCAL:
             return Strategy.LOCAL
         return Strategy.REMOTE if self is RemoteLevel.STREAMING else strategy
 
 
 class Verifier(enum.StrEnum):
-    """Whose target chose a token."""
+    """The daemon whose target chose a token."""
 
     LOCAL = "local"
     REMOTE = "remote"
@@ -107,15 +108,15 @@ class LinkFailure(enum.StrEnum):
     UNREACHABLE = "unreachable"
     CONNECT_TIMEOUT = "connect_timeout"
     # TLS
-    TLS_REQUIRED = "tls_required"  # it speaks TLS, this daemon does not
-    TLS_NOT_SPOKEN = "tls_not_spoken"  # the reverse
+    TLS_REQUIRED = "tls_required"  # the remote uses TLS, this daemon does not
+    TLS_NOT_SPOKEN = "tls_not_spoken"  # this daemon uses TLS, the remote does not
     UNKNOWN_AUTHORITY = "unknown_authority"
     WRONG_NAME = "wrong_name"
-    CERTIFICATE_EXPIRED = "certificate_expired"  # or not valid yet
+    CERTIFICATE_EXPIRED = "certificate_expired"  # expired, or not valid yet
     KEY_TYPE = "key_type"
-    CLIENT_CERTIFICATE = "client_certificate"  # this daemon's is missing, or not accepted
+    CLIENT_CERTIFICATE = "client_certificate"  # this daemon's is missing or not accepted
     TLS_HANDSHAKE = "tls_handshake"
-    # what it answers
+    # its answers
     NO_VERIFIER = "no_verifier"
     UNAUTHENTICATED = "unauthenticated"
     OTHER_PROTOCOL = "other_protocol"
@@ -133,15 +134,11 @@ class LinkFailure(enum.StrEnum):
 
 @dataclass(slots=True)
 class RemoteCounts:
-    """Of one request, or of many: what passed between an edge and its verifier, as the edge counted it.
-
-    `steps` were sent, with `proposed` tokens; `verdicts` were applied, which gave `tokens` that the remote chose.
-    `wasted` tokens were proposed and no forward of the verifier took them, because the text had gone another way.
-    `hidden`: verdicts that a proposal already sent went on from, so that no round trip was waited for. `late`: verdicts
-    that came after the request had ended. Seconds are the verifier's: of its target's forwards, shared by the
-    sequences in them, and of its own drafts (`target_seconds`), and from a step's arrival until the forward it was in
-    began (`queue_seconds`). `round_trip_seconds`: the sum over `round_trips`. `reopened`: connections that were lost
-    and resumed; `failed_over`: 1 where it went on locally."""
+    """Counts of one request or of many, between an edge and its verifier, as counted by the edge. `wasted`: proposed
+    tokens that no forward used, because the text continued differently. `hidden`: verdicts after which a proposal had
+    already been sent, so no round trip was awaited. `late`: verdicts after the request's end. `target_seconds`,
+    `queue_seconds`: the verifier's, of forwards and drafts, and of waiting. `round_trip_seconds`: the sum over
+    `round_trips`. `reopened`: lost and resumed connections; `failed_over`: 1 if it went on locally."""
 
     steps: int = 0
     proposed: int = 0
@@ -158,21 +155,19 @@ class RemoteCounts:
     target_seconds: float = 0.0
 
     def combine(self, other: RemoteCounts, operation: Callable[[Any, Any], Any]) -> RemoteCounts:
-        """Each count by `operation` with the other's of that name, such as their sum."""
+        """Combines each count with the other's by `operation`, such as a sum."""
         return RemoteCounts(**{f.name: operation(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)})
 
 
 @dataclass(slots=True)
 class PeerCounts:
-    """What one peer cost this daemon as a verifier, or what all did.
-
-    `tokens` were decided, accepted ones and those that follow; `discarded` of them the edge never applied. `stale`
-    steps disagreed with the text and were dropped; `wasted` tokens of a guess were dropped unverified. Seconds as in
+    """What one peer, or all, used of this daemon as a verifier. `tokens`: decided ones, of which the edge `discarded`
+    some. `stale`: steps that contradicted the text; `wasted`: guessed tokens dropped unverified. Seconds as in
     `RemoteCounts`; bytes are of messages."""
 
     connections: int = 0  # ever
-    opened: int = 0  # sequences, ever
-    refused: int = 0  # sequences and connections
+    opened: int = 0  # sequences since the start
+    refused: int = 0  # sequences and connections since the start
     steps: int = 0
     stale: int = 0
     verdicts: int = 0
@@ -189,8 +184,8 @@ class PeerCounts:
 
 @dataclass(frozen=True, slots=True)
 class VerificationStatus:
-    """This daemon as a verifier: `peers` that are connected by address, the total of all there ever were, and how many
-    sequences are open. `refusals` of connections and sequences, by reason."""
+    """This daemon as a verifier: connected `peers` by address, the total of all peers since the start, and the number
+    of open sequences. `refusals`: of connections and sequences, by reason."""
 
     peers: dict[str, PeerCounts]
     total: PeerCounts

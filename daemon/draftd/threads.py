@@ -1,4 +1,4 @@
-"""Background threads that last: work that raises is logged and begun again, so that nothing stops in silence."""
+"""Background threads that restart: work that raises is logged and run again, so nothing stops silently."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
-_WELL_SECONDS = 60.0  # work that ran for so long failed for another reason than before
+_WELL_SECONDS = 60.0  # after this long, a failure does not count as a repetition
 
 
 def run_again(name: str, work: Callable[[], None], closing: threading.Event) -> None:
-    """Calls `work` until it returns. Where it raises, it is called again after a pause, which doubles from failure to
-    failure and ends early when `closing` is set; work that begins after that is not repeated."""
+    """Calls `work` until it returns. After an exception it is called again, with a pause that doubles with each failure
+    and ends early when `closing` is set; then `work` is not repeated."""
     pause = _FIRST_PAUSE_SECONDS
     while True:
         last, began = closing.is_set(), time.monotonic()
@@ -33,5 +33,5 @@ def run_again(name: str, work: Callable[[], None], closing: threading.Event) -> 
 
 
 def lasting(name: str, work: Callable[[], None], closing: threading.Event) -> threading.Thread:
-    """A daemon thread, not yet started, that runs `work` as `run_again` does."""
+    """Returns a daemon thread, not yet started, that runs `work` like `run_again`."""
     return threading.Thread(target=run_again, args=(name, work, closing), name=name, daemon=True)

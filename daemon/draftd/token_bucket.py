@@ -1,4 +1,4 @@
-"""A token bucket: what may be spent in the long run, and at once."""
+"""A token bucket: limits a rate, and the size of bursts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class TokenBucket:
-    """So much in a second, in the long run, and more at once. One thread."""
+    """Allows `rate` units per second in the long run, and bursts of `most`. One thread."""
 
     def __init__(
         self,
@@ -19,8 +19,8 @@ class TokenBucket:
         longest: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`most`: at once. `first`: likewise, to begin with; None: no less. `longest`: seconds that are waited for what
-        was spent beyond it."""
+        """`most`: largest burst. `first`: units at the start, `most` if None. `longest`: the longest wait after
+        overspending, in seconds."""
         self._rate, self._most, self._least, self._clock = rate, most, -rate * longest, clock
         self._balance, self._since = most if first is None else first, clock()
 
@@ -28,20 +28,20 @@ class TokenBucket:
         self._balance = min(self._most, self._balance + more)
 
     def spend(self, some: float = 1.0) -> float:
-        """Seconds to wait before the next."""
+        """Spends units, even if there are too few. Returns the seconds until one is available."""
         now = self._clock()
         balance = min(self._most, self._balance + self._rate * max(0.0, now - self._since)) - some
         self._balance, self._since = max(balance, self._least), now
         return max(0.0, -self._balance / self._rate)
 
     def wait(self) -> float:
-        """Seconds until one is there: 0 now."""
+        """Returns the seconds until a unit is available; 0 now."""
         seconds = self.spend()
         self.earn(1.0)
         return seconds
 
     def take(self) -> float:
-        """Spends one, where it is there; what `wait` says otherwise."""
+        """Spends a unit if one is available. Returns the seconds to wait otherwise, 0 if it was spent."""
         if seconds := self.spend():
             self.earn(1.0)
         return seconds

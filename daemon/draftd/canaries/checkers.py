@@ -1,7 +1,7 @@
-"""Is an answer right? Checks of the quality canaries: pure, and lenient where models differ only in manner.
+"""Checks of the quality canaries' answers: pure functions that ignore differences of style.
 
-A model may think aloud before, put its JSON into a fence, or say a word around it; how it calls a tool differs by
-family. What is compared is what was said in the end.
+A model may think aloud first, put its JSON into a fence, or add words; tool calls differ by family. Only the final
+content is compared.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-_MOST_CHARACTERS = 20_000  # of an answer that is looked at
-_MOST_OBJECTS = 64  # places at which an object may begin that are tried
+_MOST_CHARACTERS = 20_000  # characters of an answer that are checked
+_MOST_OBJECTS = 64  # possible beginnings of an object that are tried
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
 _Type = Literal["string", "integer", "number", "boolean", "array", "object"]
 TYPES: Mapping[_Type, tuple[type, ...]] = {
@@ -33,7 +33,7 @@ Functions = Annotated[frozenset[str], Field(min_length=1)]
 
 @dataclass(frozen=True, slots=True)
 class JsonObject:
-    """An object with at least `keys` (name to type), of which those in `values` have these values."""
+    """Requires an object with at least `keys` (name to type), with the given `values`."""
 
     keys: Mapping[str, _Type]
     values: Mapping[str, object]
@@ -46,7 +46,7 @@ class JsonObject:
         for key, kind in self.keys.items():
             if key not in document:
                 return f"no key {key!r}"
-            if type(document[key]) not in TYPES[kind]:  # Python has truth among the numbers; JSON has not
+            if type(document[key]) not in TYPES[kind]:  # in Python, bool is a number; in JSON it is not
                 return f"{key!r} is no {kind}: {shown(document[key])}"
         for key, wanted in self.values.items():
             if not _same(document.get(key), wanted):
@@ -56,7 +56,7 @@ class JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedToolCall:
-    """One call that parses, of an allowed function: of `name`, with exactly `arguments`."""
+    """Requires exactly one parseable tool call of an allowed function, `name`, with exactly `arguments`."""
 
     allowed: Functions
     name: str
@@ -84,7 +84,7 @@ class ExpectedToolCall:
 
 @dataclass(frozen=True, slots=True)
 class NoToolCall:
-    """An answer in words that mentions one of `mentions`, and calls nothing, for no tool was asked for."""
+    """Requires an answer in words that contains one of `mentions`, without tool calls."""
 
     allowed: Functions
     mentions: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -105,7 +105,7 @@ Check = JsonObject | ExpectedToolCall | NoToolCall
 
 
 def objects(answer: str) -> Iterator[dict[str, object]]:
-    """The JSON objects in a text that are in no other, from the first. Never raises."""
+    """Yields a text's outermost JSON objects, in order. Never raises."""
     said, decoder = _said(answer), json.JSONDecoder()
     at = said.find("{")
     for _ in range(_MOST_OBJECTS):
@@ -121,20 +121,20 @@ def objects(answer: str) -> Iterator[dict[str, object]]:
 
 
 def calls(answer: str) -> Iterator[tuple[str, dict[str, object]]]:
-    """The tool calls in a text, as (name, arguments), in the forms that models have for them. Never raises."""
+    """Yields a text's tool calls as (name, arguments), in the known models' formats. Never raises."""
     for document in objects(answer):
         inner = document.get("function")
         call = inner if isinstance(inner, dict) else document
         name = call.get("name", inner if isinstance(inner, str) else None)
         arguments = call.get("arguments", call.get("parameters"))
-        if isinstance(arguments, str):  # OpenAI's form has them as JSON in a text
+        if isinstance(arguments, str):  # OpenAI's format has them as a JSON string
             arguments = next(objects(arguments), None)
         if isinstance(name, str) and isinstance(arguments, dict):
             yield name, arguments
 
 
 def _said(answer: str) -> str:
-    """What was said after all thinking."""
+    """Returns the answer after any thinking."""
     return _THOUGHT.sub("", answer[:_MOST_CHARACTERS])
 
 
@@ -143,13 +143,13 @@ def _same(value: object, wanted: object) -> bool:
 
 
 def _alike(value: object, wanted: object) -> bool:
-    """Whether a tool would take one for the other: 21, 21.0 and "21" are the same to it."""
+    """Whether two values are the same to a tool, as 21, 21.0 and "21"."""
     if isinstance(value, str) or isinstance(wanted, str):
         return str(value).strip().casefold() == str(wanted).strip().casefold()
     return _same(value, wanted)
 
 
 def shown(value: object) -> str:
-    """For messages: cut where it is long."""
+    """Returns a value for messages, shortened if long."""
     shown = repr(value)
     return shown if len(shown) <= 60 else shown[:59] + "…"

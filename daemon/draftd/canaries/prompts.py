@@ -1,4 +1,4 @@
-"""The frozen prompts that lie in this package: read, and checked."""
+"""Reads and checks the package's frozen prompts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from draftd.canaries.checkers import Check, ExpectedToolCall
 from draftd.core import WorkloadClass
 from draftd.errors import FieldError, wrong_field
 
-MOST_PROMPTS = 256  # of one file: their autoregressive answers are kept in memory
-MOST_TOKENS = 256  # of one answer
+MOST_PROMPTS = 256  # prompts per file: their autoregressive answers are kept in memory
+MOST_TOKENS = 256  # tokens per answer
 
 Messages = tuple[tuple[str, str], ...]  # (role, content)
 
 
 class PromptError(FieldError):
-    """A prompt, or a file of them, is not as it should be: says which file, line and field."""
+    """The error for a faulty prompt or file: the file, line and field."""
 
 
 class _CanaryModel(BaseModel):
@@ -68,14 +68,14 @@ class Canary(FrozenPrompt):
 
 @dataclass(frozen=True, slots=True)
 class FrozenPrompts:
-    """All that the daemon asks by itself."""
+    """The prompts that the daemon asks by itself."""
 
     probe: tuple[FrozenPrompt, ...]
     canaries: tuple[Canary, ...]
 
     @classmethod
     def of_package(cls) -> FrozenPrompts:
-        """Those of the package. Raises PromptError where the installation is broken."""
+        """Reads the package's prompts. Raises PromptError if the installation is broken."""
         return cls(parse(*_read("probe.jsonl"), FrozenPrompt), parse(*_read("quality.jsonl"), Canary))
 
 
@@ -84,14 +84,14 @@ P = TypeVar("P", bound=FrozenPrompt)
 
 
 def fold_system(chat: Messages) -> Messages:
-    """With what the system says before the user's own, for templates that know no system."""
+    """Moves the system message to the start of the user's, for templates without a system role."""
     system = "\n\n".join(said for role, said in chat if role == "system")
     (role, said), *others = (message for message in chat if message[0] != "system")
     return ((role, f"{system}\n\n{said}" if system else said), *others)
 
 
 def parse(text: str, source: str, kind: type[P]) -> tuple[P, ...]:
-    """The prompts of a file. Raises PromptError, naming `source`, line and field."""
+    """Reads a file's prompts. Raises PromptError, naming `source`, line and field."""
     prompts: dict[str, P] = {}
     for place, prompt in json_lines(text, source, kind):
         if prompt.id in prompts:
@@ -103,7 +103,7 @@ def parse(text: str, source: str, kind: type[P]) -> tuple[P, ...]:
 
 
 def json_lines(text: str, source: str, kind: type[M]) -> Iterator[tuple[str, M]]:
-    """The objects of a file with one a line, each with its place; empty lines are skipped. Raises PromptError, naming
+    """Yields the objects of a JSON-lines file with their places; skips empty lines. Raises PromptError, naming
     `source`, line and field."""
     for number, written in enumerate(text.splitlines(), 1):
         if written.strip():

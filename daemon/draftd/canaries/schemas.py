@@ -1,6 +1,6 @@
-"""The JSON schema that a canary's check implies, and whether an answer is what such a schema says.
+"""JSON schemas implied by canaries' checks, and a check of answers against them.
 
-It is read here without the library that makes grammars of schemas, so that a grammar that is wrong shows.
+It does not use the library that turns schemas into grammars, so it detects wrong grammars.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from draftd.canaries.checkers import TYPES, Check, ExpectedToolCall, JsonObject,
 
 Schema = Mapping[str, Any]
 
-# With bounds every answer ends, whatever the model: none is cut by `max_tokens`.
+# With bounds every answer ends before `max_tokens`, whatever the model.
 _BOUNDS = {"minimum": -1_000_000, "maximum": 1_000_000}
 _SIMPLE: Mapping[str, Schema] = {
     "string": {"type": "string", "maxLength": 32},
@@ -25,8 +25,8 @@ _NAMES: Mapping[type, str] = {str: "string", int: "integer", float: "number", bo
 
 
 def schema_of(check: Check) -> Schema | None:
-    """An object with exactly what is checked, by name and type. Of a tool call: which of the allowed functions is left
-    to the model. None where nothing follows from the check, or no more than that a value is an array or an object."""
+    """Returns the schema of an object with exactly the checked names and types; for a tool call the model still chooses
+    among the allowed functions. None if the check implies nothing, or only that a value is an array or an object."""
     if isinstance(check, JsonObject):
         return _object(check.keys)
     if isinstance(check, ExpectedToolCall):
@@ -37,8 +37,8 @@ def schema_of(check: Check) -> Schema | None:
 
 
 def mismatch(answer: str, schema: Schema) -> str:
-    """What is wrong with an answer under a schema of `schema_of`; empty where nothing is. It is JSON and nothing else.
-    Never raises."""
+    """Returns how an answer violates a schema made by `schema_of`; empty if it does not. The answer must be JSON and
+    nothing else. Never raises."""
     try:
         value = json.loads(answer, parse_constant=_no_json)
     except (ValueError, RecursionError):
@@ -61,7 +61,7 @@ def _closed_object(properties: Mapping[str, Schema]) -> Schema:
 
 
 def _no_json(constant: str) -> None:
-    raise ValueError(constant)  # NaN, Infinity: Python takes them
+    raise ValueError(constant)  # NaN, Infinity: accepted by Python
 
 
 def _wrong(value: Any, schema: Schema, name: str) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""Are the checkers themselves sound? One that lets everything pass proves nothing, nor does one that lets nothing.
+"""Tests of the checkers: one that accepts or rejects everything proves nothing.
 
-From what each check asks for, answers are composed that are right, and others that are spoilt in one place each.
+From each check, right answers are composed, and wrong ones with a single fault each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OF_TYPE: Mapping[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A checker that was seen to be wrong: of which prompt, on which answer, and how."""
+    """A checker's wrong verdict: the prompt, the answer, and how it is wrong."""
 
     prompt: str
     answer: str
@@ -33,7 +33,7 @@ class Fault:
 
 
 def faults(canaries: Sequence[Canary]) -> tuple[Fault, ...]:
-    """All that are found; empty where every checker is sound."""
+    """Returns all wrong verdicts; empty if every checker is right."""
     faulty: list[Fault] = []
     for canary in canaries:
         for answer in right(canary.check):
@@ -60,7 +60,8 @@ def _schema_faults(canary: Canary) -> Iterator[Fault]:
 
 
 def _misshapen(whole: Mapping[str, object]) -> Iterator[dict[str, object]]:
-    """The object with one key too many, without one, or with a value of another type; likewise of an object within."""
+    """Yields the object with one extra key, one key missing, or one value of another type; the same for nested
+    objects."""
     yield {**whole, "not_asked_for": 1}
     for key, value in whole.items():
         yield {name: kept for name, kept in whole.items() if name != key}
@@ -70,7 +71,7 @@ def _misshapen(whole: Mapping[str, object]) -> Iterator[dict[str, object]]:
 
 
 def right(check: Check) -> Iterator[str]:
-    """Answers that do what is asked, each in another manner."""
+    """Yields correct answers in different styles."""
     if isinstance(check, JsonObject):
         said = json.dumps(_whole(check))
         yield from (said, f"<think>{{}}</think>{said}")
@@ -84,7 +85,7 @@ def right(check: Check) -> Iterator[str]:
 
 
 def spoilt(check: Check) -> Iterator[str]:
-    """Answers that are wrong, each in one place."""
+    """Yields wrong answers with one fault each."""
     yield from ("", "I would rather talk of the weather.")
     if isinstance(check, JsonObject):
         whole = _whole(check)
@@ -117,7 +118,7 @@ def _call(name: str, arguments: Mapping[str, object]) -> str:
 
 
 def _other(value: object) -> object:
-    """Of the same type, and not the same."""
+    """Returns a different value of the same type."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):

@@ -2,9 +2,9 @@
 nothing.
 
 A second, short ladder: `speculative` at the top, `streaming` (the remote answers without drafts), `local` (nothing is
-sent to it). It limits the remote only, never how this machine decodes. Failing requests ask for `local`; a long round
-trip, or drafts that do not pay, ask for `streaming`. Outages are handled elsewhere: the link closes and reopens by
-itself, and requests go on locally if they may. This ladder ends what keeps failing although the link is up.
+sent to it). It limits the remote only, never how this machine decodes. Failing requests ask for `local`. Drafts that do
+not pay ask for `streaming`, and so does a long round trip. Outages are handled elsewhere: the link closes and reopens
+by itself, and requests go on locally if they may. This ladder ends what keeps failing although the link is up.
 
 The way back is a probe of the link: it must be up, without errors, with a short enough round trip. Only traffic can
 show whether drafting pays there again; if it does not, the relapse doubles the next wait.
