@@ -59,7 +59,7 @@ def sampled(**options: object) -> OpenSequence:
     [
         (opened(1, [1, 256], 2, 20), "", "open.tokens[1]: got 256; allowed: token ids from 0 to 255"),
         (opened(1, TEXT, 3, 1022), "", "open.max_tokens: got 1022; allowed: 1 to 1021"),
-        (opened(1, TEXT, 1, 2), "", "open.max_tokens: got 2; allowed: 3 to 1023: 2 are there"),
+        (opened(1, TEXT, 1, 2), "", "open.max_tokens: got 2; allowed: 3 to 1023: the answer has 2"),
         (opened(1, [1] * 1024, 1024, 1), "", "open.tokens: got '1024 tokens'; allowed: 1 to 1023 tokens"),
         (opened(1, TEXT, 4, 20), "", "open.prompt_tokens: got 4; allowed: 1 to 3"),
         (sampled(temperature=0.8), "", "open.sampling.seed: got None; allowed: a seed"),
@@ -68,7 +68,7 @@ def sampled(**options: object) -> OpenSequence:
         (opened(1, TEXT, 3, 20, ends=[400]), "", "open.end_tokens[0]: got 400"),
         (replace(GOOD, options=replace(GOOD.options, logprobs=21)), "", "open.logprobs: got 21"),
         (replace(GOOD, options=replace(GOOD.options, grammar="{}")), "", "open.grammar: got '{}'"),
-        (GOOD, "f" * 64, "which scripted has: another model began the text"),
+        (GOOD, "f" * 64, "the fingerprint of scripted: another model began the text"),
     ],
 )
 def test_an_open_that_is_wrong_is_refused_with_its_field(

@@ -1,9 +1,10 @@
-"""The feature flags through OpenFeature: flagd's provider, on a file by default, on a flagd server by configuration.
+"""The feature flags through OpenFeature, with flagd's provider: on a file by default, or on a flagd server.
 
-Evaluation is in the process in both cases (a server's flags are synced over a stream), so it never waits. What a
-request gets when the source is broken: the last good state, reason STALE. When there never was a good one, or the flag
-is not in it: the configured default variant, reason ERROR; a `decoding-strategy` that is not in it is no error, for
-sources without it were in order before there was one."""
+Flags are evaluated in this process in both cases (a server's flags are synced over a stream), so evaluation never
+waits. If the source is broken, requests get its last good state, with the reason STALE. If it never had a good state,
+or lacks the flag, they get the configured default variant, with the reason ERROR. The flag `decoding-strategy` is
+optional: a source without it is no error.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ _SETTLE_SECONDS = 5.0  # how long a change may take to be in force
 
 @dataclass(frozen=True, slots=True)
 class FlagState:
-    """The source of a flag, and its default. `error` says why the source is broken, empty when it is not."""
+    """The source of a flag, and its default. `error`: why the source is broken; empty if it is not."""
 
     key: str
     default_variant: str
@@ -53,7 +54,7 @@ class FlagState:
     writable: bool
     source: str
     error: str
-    shared: bool = False  # other daemons may follow it too
+    shared: bool = False  # other daemons may use it too
 
 
 class FlagService:
@@ -68,9 +69,9 @@ class FlagService:
         hook: Hook | None = None,
         journal: Journal | None = None,
     ) -> None:
-        """Writes the file when it is missing; where that cannot be done, the configured default is in force until there
-        is one. A broken file, or a server that is away, is logged and waited for. `file`: this daemon's own, where the
-        settings name none. `strategy`: the default variant of `decoding-strategy`."""
+        """Writes the file if it is missing. If that fails, the configured default applies until the file exists. A
+        broken file, or a server that cannot be reached, is logged and waited for. `file`: this daemon's own, used if
+        the settings name none. `strategy`: the default variant of `decoding-strategy`."""
         path = settings.file or file
         assert path is not None or settings.provider != "file"
         self._file = FlagFile(path) if path is not None and settings.provider == "file" else None
@@ -82,7 +83,7 @@ class FlagService:
                 offline_flag_source_path=str(path),
                 deadline_ms=round(_POLL_SECONDS * 1000),
             )
-            watcher = self._provider.resolver.connector  # type: ignore[attr-defined]  # its thread would end for good where it raises
+            watcher = self._provider.resolver.connector  # type: ignore[attr-defined]  # an exception would end its thread for good
             watcher.refresh_file = partial(run_again, "the flag's watcher", watcher.refresh_file, threading.Event())
         else:
             self._name, self._source = "flagd (server)", f"{settings.host}:{settings.port}"
@@ -94,9 +95,7 @@ class FlagService:
         self._domain = f"draftd-{uuid.uuid4().hex}"
         self._client = api.get_client(self._domain)
         self._client.add_hooks([] if hook is None else [hook])
-        self._unhooked_client = api.get_client(
-            self._domain
-        )  # without hooks: a look at the flag is no request's evaluation
+        self._unhooked_client = api.get_client(self._domain)  # without hooks, which are for requests' evaluations
         self._write_lock = threading.Lock()
         self._journal = journal if journal is not None else Journal()
         self._journal_lock = threading.Lock()
@@ -104,21 +103,21 @@ class FlagService:
         self._error = ""
         logging.getLogger("openfeature.contrib").addFilter(_drop_watcher_traceback)
         self._start_provider()
-        # The default variants that the journal knows of.
+        # The default variants that were logged and recorded last.
         self._journaled = {flag: self.state(flag).default_variant for flag in self._defaults}
-        # Only now: a handler is told at once of the state of the provider in place, which was another one before.
+        # Only now: a new handler is called at once with the state of the provider in place, which was another before.
         for event, handler in self._handlers():
             self._client.add_handler(event, handler)
 
     def evaluate(self, context: FlagContext) -> FlagResolution:
-        """About 0.1 ms. Never raises."""
+        """Returns whether a request may draft. About 0.1 ms. Never raises."""
         return self._resolution(
             self._client.get_boolean_details(SPECULATION.key, self._default, _evaluation_context(context))
         )
 
     def strategy(self, context: FlagContext) -> FlagResolution:
         """Returns where a request is decoded: one of `Strategy`. About 0.1 ms. Never raises."""
-        if self._details(STRATEGY).error_code is ErrorCode.FLAG_NOT_FOUND:  # which is no failed evaluation
+        if self._details(STRATEGY).error_code is ErrorCode.FLAG_NOT_FOUND:  # the flag is optional
             return self._resolve(STRATEGY)
         evaluation = _evaluation_context(context, prompt_tokens=context.prompt_tokens)
         resolution = self._resolution(
@@ -130,13 +129,13 @@ class FlagService:
         return FlagResolution(default, default, "ERROR", f"{resolution.value!r} is no strategy")
 
     def default_value(self) -> bool | None:
-        """What the flag says where nothing is known of a request; None while its source has told nothing."""
+        """Returns the flag's value for a request without attributes; None while its source has given none."""
         resolution = self._resolve(SPECULATION)
         return None if resolution.reason == "ERROR" else bool(resolution.value)
 
     @property
     def save_errors(self) -> int | None:
-        """How often the flag file could not be written; None where the flags are another program's."""
+        """How often the flag file could not be written; None if the flags come from a server."""
         return None if self._file is None else self._file.errors
 
     def _resolve(self, flag: Flag) -> FlagResolution:
@@ -161,7 +160,7 @@ class FlagService:
         return FlagResolution(variant, details.value, "STALE" if error else reason, error)
 
     def state(self, flag: Flag = SPECULATION) -> FlagState:
-        """The source as it is now, even where that is not in force yet."""
+        """Returns the source's present state, even if that is not in force yet."""
         error = self._error
         if self._file is not None and self._file.writable:
             try:
@@ -180,13 +179,12 @@ class FlagService:
         """Makes `variant` the default and returns the previous one, once the change is in force. Blocks: not for the
         event loop.
 
-        Raises InvalidRequest, FlagReadOnly, or DeadlineExceeded when the provider did not take the change up.
-        """
+        Raises InvalidRequest, FlagReadOnly, or DeadlineExceeded if the provider did not take the change up."""
         if self._file is None:
             raise FlagReadOnly(f"the flag is served by flagd at {self._source}: set it there")
         with self._write_lock:
             self._changed.clear()
-            with self._journal_lock:  # the provider's own notice of this change comes after it
+            with self._journal_lock:  # so that the provider's notice of this change comes later
                 previous = self._file.set_default(flag, variant)
                 self._journal_default(flag, previous or self._journaled[flag], self._edit_cause)
                 self._journal_default(flag, variant, "set over gRPC")
@@ -197,7 +195,7 @@ class FlagService:
         return previous
 
     def close(self) -> None:
-        """Stops the provider and its watcher, which may look once more: what it logs stays left out."""
+        """Stops the provider and its watcher. The watcher may look once more, so its log filter stays."""
         for event, handler in self._handlers():
             self._client.remove_handler(event, handler)
         api.set_provider(NoOpProvider(), self._domain)
@@ -235,7 +233,7 @@ class FlagService:
                 self._journal_default(flag, self.state(flag).default_variant, self._edit_cause)
 
     def _journal_default(self, flag: Flag, variant: str, cause: str) -> None:
-        """Holds `_journal_lock`."""
+        """Logs and records a default that has changed. The caller holds `_journal_lock`."""
         if variant == (noted := self._journaled[flag]):
             return
         log.info("flag %s: default variant %s, was %s (%s)", flag.key, variant, noted, cause)
@@ -253,13 +251,13 @@ class FlagService:
             log.info("flag source %s: works again", self._source)
 
     def _on_error(self, details: EventDetails) -> None:
-        # Repeated at every poll while the file is broken: said once. Handlers run on a pool: this one may be late.
+        # Called at every poll while the file is broken. Handlers run in a pool: this one may be late.
         if self._client.get_provider_status() is ProviderStatus.READY:
             return
         self._report_broken(details.message or "unknown error")
 
     def _report_broken(self, reason: str) -> None:
-        """What is wrong with the file says more than `reason`, where that can be told."""
+        """Logs a fault of the source, once. If the file itself has a fault, that is logged instead of `reason`."""
         if self._file is not None:
             try:
                 self._file.read()
@@ -272,14 +270,14 @@ class FlagService:
             )
 
     def _wait_until_set(self, flag: Flag, variant: str) -> bool:
-        """Waits until the provider answers with the new default."""
+        """Waits until the provider answers with the new default. Returns False if it takes too long."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         while self._changed.wait(max(0.0, deadline - time.monotonic())):
             details = self._details(flag)
             if details.variant == variant:
                 return True
             if details.reason == "TARGETING_MATCH":
-                # A rule hides the default. An event may have been of an earlier edit; a whole poll later it is ours.
+                # A rule hides the default. The event may be of an earlier edit; after a whole poll it is of ours.
                 time.sleep(2 * _POLL_SECONDS)
                 return True
             self._changed.clear()
@@ -292,5 +290,5 @@ def _evaluation_context(context: FlagContext, **more: int) -> EvaluationContext:
 
 
 def _drop_watcher_traceback(record: logging.LogRecord) -> bool:
-    """Drops the file watcher's own tracebacks, one a poll: `FlagService` says it once, in a line."""
+    """Drops the tracebacks of the file watcher, one at each poll: `FlagService` logs the fault once, in a line."""
     return record.funcName != "handle_error"

@@ -5,8 +5,8 @@
                "decoding-strategy": {"state": "ENABLED", "variants": {"local": "local", …}, "defaultVariant": "auto"}}}
 
 An operator may add `targeting` (by `workload`, `model` or `caller`, the strategy also by `prompt_tokens`; JsonLogic, as
-flagd defines it) and flags of other programs. What is written here changes `defaultVariant` and nothing else. A file
-without the one or the other flag is in order: the configured default is then in force.
+flagd defines it) and flags of other programs. The daemon changes only `defaultVariant`. Either flag may be missing: the
+configured default then applies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from draftd.strategies import Strategy
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Flag:
-    """A flag that this daemon asks: its key, and the variants of a newly written one."""
+    """A flag that this daemon reads: its key, and its variants when the daemon writes it."""
 
     key: str
     variants: Mapping[str, bool | str]
@@ -36,7 +36,7 @@ SPECULATION = Flag("speculative-decoding", {"on": True, "off": False})
 STRATEGY = Flag("decoding-strategy", {strategy.value: strategy.value for strategy in Strategy})
 FLAGS = {flag.key: flag for flag in (SPECULATION, STRATEGY)}
 FLAG_KEY = SPECULATION.key
-_LEFT_SECONDS = 60.0  # another daemon may have the same file, and be about to replace it
+_LEFT_SECONDS = 60.0  # age of leftovers to remove: another daemon may be replacing the same file
 _SCHEMA = "https://flagd.dev/schema/v0/flags.json"
 
 Document = dict[str, Any]
@@ -44,8 +44,8 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class FlagResolution:
-    """What the flag says for one context. `reason` is OpenFeature's: STATIC, TARGETING_MATCH, DEFAULT, DISABLED, STALE
-    (the source is broken, its last good state is in force) or ERROR (the configured default). `error` says more."""
+    """A flag's value for one context. `reason` is OpenFeature's: STATIC, TARGETING_MATCH, DEFAULT, DISABLED, STALE (the
+    source is broken, its last good state applies) or ERROR (the configured default applies). `error` has details."""
 
     variant: str
     value: bool | str
@@ -54,7 +54,7 @@ class FlagResolution:
 
 
 def parse(text: str) -> Document:
-    """A flagd document. Raises ValueError, which says what is wrong with it."""
+    """Parses a flagd document. Raises ValueError with what is wrong."""
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
@@ -69,7 +69,7 @@ def parse(text: str) -> Document:
 
 
 def default_variant(document: Document, flag: Flag = SPECULATION) -> str:
-    """The variant where no targeting rule matches; empty where the document names none."""
+    """Returns the variant that applies if no targeting rule matches; empty if the document names none."""
     value = document["flags"].get(flag.key, {}).get("defaultVariant")
     if isinstance(value, bool):  # flagd reads true as "true"
         return str(value).lower()
@@ -82,11 +82,10 @@ def variants(document: Document, flag: Flag = SPECULATION) -> tuple[str, ...]:
 
 
 def with_default_variant(document: Document, variant: str, flag: Flag = SPECULATION) -> Document:
-    """A copy with that default. Adds the flag where the document lacks it.
+    """Returns a copy with that default. Adds the flag if the document lacks it.
 
-    Raises InvalidRequest for a variant the flag does not have, FlagReadOnly where the flag is disabled: a default
-    would change nothing there.
-    """
+    Raises InvalidRequest for a variant that the flag does not have. Raises FlagReadOnly for a disabled flag, which a
+    default would not change."""
     allowed = variants(document, flag)
     if variant not in allowed:
         raise InvalidRequest("variant", variant, ", ".join(allowed))
@@ -117,7 +116,7 @@ class FlagFile:
         return True
 
     def read(self) -> Document:
-        """Raises ValueError with what is wrong."""
+        """Reads the file. Raises ValueError with what is wrong."""
         try:
             return parse(self.path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -131,10 +130,9 @@ class FlagFile:
         return self.path.suffix != ".yaml" and os.access(self.path.resolve().parent, os.W_OK)
 
     def set_default(self, flag: Flag, variant: str) -> str:
-        """Changes `defaultVariant` only, and returns the previous one; empty where the file lacked the flag.
+        """Changes `defaultVariant` only, and returns the previous one; empty if the file lacked the flag.
 
-        Raises InvalidRequest for an unknown variant, FlagReadOnly where the file cannot be rewritten faithfully.
-        """
+        Raises InvalidRequest for an unknown variant, FlagReadOnly if the file cannot be rewritten without loss."""
         if not self.writable:
             raise FlagReadOnly(f"{self.path} cannot be rewritten by the daemon: edit it by hand")
         try:
@@ -151,7 +149,7 @@ class FlagFile:
             raise FlagReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
 
     def _write(self, document: Document) -> None:
-        """Raises OSError, and counts it."""
+        """Writes the file. Raises OSError, and counts it."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._replace(self.path.resolve(), json.dumps(document, indent=2, ensure_ascii=False) + "\n")

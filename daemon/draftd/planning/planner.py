@@ -1,7 +1,9 @@
-"""How one request will be decoded: the flag, what the client asks for, the ladder's ceiling and the model's capability.
+"""Decides how one request is decoded: by the flag, the client's wishes, the ladder's ceiling and the model's
+capability.
 
-They are asked in that order, and each can only lower the last. Where there is another daemon, the router then says
-which way the request goes. The reason travels with the plan."""
+They count in that order, and each can only lower the result of the one before. If there is a remote daemon, the router
+then chooses the strategy. The plan has the reason.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +35,21 @@ from draftd.strategies import QualityClass, Strategy
 
 @dataclass(frozen=True, slots=True)
 class FlagContext:
-    """The attributes that targeting rules match on. `caller` is the targeting key."""
+    """The attributes that targeting rules match. `caller` is the targeting key."""
 
     model: str = ""
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     caller: str = ""
-    prompt_tokens: int = 0  # for `decoding-strategy` alone
+    prompt_tokens: int = 0  # only for `decoding-strategy`
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedPlan:
-    """What the caller asked for. `max_draft_tokens` None means no cap of the caller's own, `depth_mode` None the
-    daemon's default. `constrained`: the answer must follow a grammar. `strategy` None: the flag's; a strategy that is
-    named is demanded. `quality`: the least class of the answer; `max_seconds`, `max_cost`: of the whole answer.
-    `local_only`: what of it only this daemon's own target answers. `token_ids_only`: what of it has meaning only with
-    this model's token ids. Both are empty where there is nothing."""
+    """The caller's wishes. None means no limit of the caller's (`max_draft_tokens`), the daemon's default
+    (`depth_mode`), or the flag's choice (`strategy`); a named strategy is demanded. `constrained`: the answer must
+    follow a grammar. `quality`: the least class. `max_seconds`, `max_cost`: of the whole answer. `local_only`: why only
+    this daemon's own model can answer. `token_ids_only`: why the request makes sense only with this model's token ids.
+    Both are empty if there is no reason."""
 
     preference: ModePreference = ModePreference.AUTO
     max_draft_tokens: int | None = None
@@ -63,12 +65,12 @@ class RequestedPlan:
 
     @property
     def demanded(self) -> Strategy | None:
-        """The strategy that it names; None where the router decides."""
+        """The strategy that the request names; None if the router decides."""
         return None if self.strategy is Strategy.AUTO else self.strategy
 
 
 class FlagSource(Protocol):
-    """Answers what the flags say: FlagService. Never blocks on a network, never raises."""
+    """Evaluates the flags, as FlagService does. Never blocks on a network, never raises."""
 
     def evaluate(self, context: FlagContext) -> FlagResolution: ...
 
@@ -77,8 +79,8 @@ class FlagSource(Protocol):
 
 
 class Planner:
-    """Gives each request its plan. The level of `ladder` is the ceiling; `depth_mode` is for requests that
-    name none; `router` knows the other daemon, where there is one."""
+    """Makes each request's plan. `ladder`: its level is the ceiling. `depth_mode`: for requests that name none.
+    `router`: knows the remote daemon, if there is one."""
 
     def __init__(
         self,
@@ -94,14 +96,14 @@ class Planner:
 
     @property
     def max_draft_tokens(self) -> int:
-        """The daemon's own, whatever the level."""
+        """The daemon's own maximum, at any level."""
         return self.ladder.levels[0].max_draft_tokens
 
     def plan(
         self, wish: RequestedPlan, context: FlagContext, model: ModelInfo, max_tokens: int | None = None
     ) -> DecodePlan:
-        """`max_tokens` of the answer. Raises SpeculationUnavailable where speculation was demanded and cannot be had,
-        RemoteUnavailable where the other daemon was."""
+        """Returns the plan of a request. `max_tokens`: of the answer. Raises SpeculationUnavailable if speculation was
+        demanded and is not available, RemoteUnavailable if no strategy can serve the request."""
         flag = self._flag.evaluate(context)
         plan = decide(wish, flag, self.ladder.level, model, self.depth_mode)
         router = self.router
@@ -113,16 +115,16 @@ class Planner:
         return replace(plan, strategy=route.strategy, reason=f"{plan.reason}; {route.reason}")
 
     def plan_for_peer(self, model: ModelInfo, prompt_tokens: int = 0, *, constrained: bool = False) -> DecodePlan:
-        """How this daemon drafts for a text that another one has opened here, of which it knows no more than this."""
+        """Returns the plan by which this daemon drafts for a text that another daemon opened here."""
         flag = self._flag.evaluate(FlagContext(model.model, prompt_tokens=prompt_tokens))
         return decide(RequestedPlan(constrained=constrained), flag, self.ladder.level, model, DepthMode.AUTOMATIC)
 
     def route(self, wish: RequestedPlan, context: FlagContext, max_tokens: int | None = None) -> Route:
-        """Which way such a request would go now."""
+        """Returns the route that such a request would get now."""
         return self._route(wish, self._flag.evaluate(context), context, max_tokens)
 
     def local_allowed(self, wish: RequestedPlan) -> bool:
-        """Whether a request that has another way may go on with this daemon's own model."""
+        """Whether this daemon's own model may decode a request that was to be decoded elsewhere."""
         demanded = wish.demanded in (Strategy.REMOTE, Strategy.SPECULATIVE)
         return not demanded and (wish.quality or 0) <= self.router.quality
 
@@ -154,8 +156,8 @@ def decide(
     model: ModelInfo,
     depth_mode: DepthMode = DepthMode.AUTOMATIC,
 ) -> DecodePlan:
-    """The plan. `ceiling` is the most that the fallback allows now; `depth_mode` is for a wish that names none. Raises
-    SpeculationUnavailable, with the reason, where speculation was demanded and cannot be had."""
+    """Returns the plan. `ceiling`: the most that the fallback allows now. `depth_mode`: for a wish that names none.
+    Raises SpeculationUnavailable, with the reason, if speculation was demanded and is not available."""
     if (why := _no_drafts(wish, flag, ceiling)) is not None:
         return _autoregressive_plan(wish, flag, ceiling, why)
     drafter = _choose_drafter(wish, ceiling)
@@ -166,7 +168,7 @@ def decide(
         missing = _missing_reason(drafter, wish, model)
         if wish.drafter is not None or mode is DepthMode.FIXED or PROMPT_LOOKUP not in model.drafters:
             return _autoregressive_plan(wish, flag, ceiling, missing)
-        # It costs next to nothing, and automatic depth finds out in which texts it pays.
+        # Prompt lookup costs next to nothing, and automatic depth finds out in which texts it pays.
         drafter = PROMPT_LOOKUP
         notes.append(f"{missing}, so only text that repeats itself is drafted ({drafter})")
     depth = ceiling.max_draft_tokens
@@ -178,7 +180,7 @@ def decide(
         depth = wish.max_draft_tokens
     others: frozenset[DrafterName] = frozenset()
     if wish.drafter is None and mode is DepthMode.AUTOMATIC:
-        # In steps where it pays more. It is the lightest, so that no level excludes it, and needs no weights in memory.
+        # For steps in which they pay more. They are the lightest, so no level excludes them, and need no weights.
         weightless = {PROMPT_LOOKUP, GRAMMAR} if wish.constrained else {PROMPT_LOOKUP}
         others = frozenset(weightless & set(model.drafters) - {drafter})
     reason = "; ".join(notes)
@@ -186,7 +188,7 @@ def decide(
 
 
 def _no_drafts(wish: RequestedPlan, flag: FlagResolution, ceiling: LadderLevel) -> str | None:
-    """Why nothing may be drafted, whatever there is to draft with; None where it may."""
+    """Returns why the request may not draft, whatever drafters there are; None if it may."""
     if not flag.value:
         return _flag_reason(flag).replace(":", f": {flag.variant} by", 1)
     if wish.preference is ModePreference.AUTOREGRESSIVE:
@@ -203,7 +205,7 @@ def _flag_reason(flag: FlagResolution) -> str:
 
 
 def _choose_drafter(wish: RequestedPlan, ceiling: LadderLevel) -> DrafterName:
-    """The one drafter that the level and the client allow."""
+    """Returns the drafter that the level and the client allow."""
     allowed = ceiling.drafter
     assert allowed is not None, ceiling
     if wish.drafter is None:

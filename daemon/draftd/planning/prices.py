@@ -1,8 +1,8 @@
 """The cost and quality of an answer, here and at the remote daemon. Pure.
 
-Here: the machine's price for an hour, and its power, for the seconds of the engine that the answer took, shared with
-those it was decoded together with; and a price for each token. There: a price for each token, for an hour of the
-target, of which the answer pays its share of the forwards it was in, and for an hour of the request.
+An answer decoded here pays for seconds of the engine, at the machine's price per hour plus its power, divided among the
+answers decoded together; and for each token. An answer decoded at the remote daemon pays for each token, for the
+request's time, and for its share of the target's time in forwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class AnswerPrice:
-    """Of one answer. `costs` in `currency` by whose target was paid for: those that are known."""
+    """The price and quality class of one answer. `costs`: those that are known, in `currency`, by the daemon that is
+    paid."""
 
     costs: Mapping[Verifier, float] = field(default_factory=dict)
     currency: str = ""
@@ -27,12 +28,12 @@ class AnswerPrice:
 
     @property
     def cost(self) -> float | None:
-        """None where no price is known."""
+        """The sum of the known costs; None if none is known."""
         return _sum(self.costs.values())
 
 
 class PriceList(CostSettings):
-    """`cost.*` of the settings; what is None is not known and not counted."""
+    """The settings `cost.*`. A price of None is not known and not counted."""
 
     def with_measured_power(self, watts: float | None) -> PriceList:
         """Returns the prices with the measured power, unless one is set."""
@@ -46,20 +47,20 @@ class PriceList(CostSettings):
 
     @property
     def known(self) -> bool:
-        """Whether the remote daemon has a price: only then money can decide. A machine of one's own without a price
-        costs nothing beside it."""
+        """Whether the remote daemon has a price: only then can money decide. This machine, if it has no price, then
+        costs nothing."""
         return any(
             price is not None for price in (self.remote_per_hour, self.remote_per_target_hour, self.remote_per_token)
         )
 
     def local_cost(self, seconds: float, tokens: float) -> float | None:
-        """Of so many seconds of this machine's engine, and of tokens that its model chose."""
+        """Returns the cost of so many seconds of this machine's engine, and of tokens that its model chose."""
         price = _sum((_times(self.hourly, seconds / _HOUR), _times(self.per_token, tokens)))
         return 0.0 if price is None and self.known else price
 
     def remote_cost(self, seconds: float, target_seconds: float, tokens: float) -> float | None:
-        """Of a request that is `seconds` long at the remote daemon, takes `target_seconds` of its target, and of the
-        tokens that this chose; None where the remote has no price."""
+        """Returns the cost of a request that takes `seconds` at the remote daemon, of them `target_seconds` of its
+        target, and of the tokens that the target chose. None if the remote daemon has no price."""
         return _sum(
             (
                 _times(self.remote_per_hour, seconds / _HOUR),
@@ -72,7 +73,8 @@ class PriceList(CostSettings):
 def answer_price(
     prices: PriceList, plan: DecodePlan, outcome: Outcome, local: QualityClass, remote: QualityClass | None
 ) -> AnswerPrice:
-    """`local` and `remote`: the classes of the two models. An answer has the least of those that chose its tokens."""
+    """Returns the price of an answer. `local`, `remote`: the classes of the two models. The answer has the lowest class
+    of the models that chose its tokens."""
     stats = outcome.stats
     emitted, remote_tokens = stats.counts.emitted, 0 if stats.remote is None else stats.remote.tokens
     is_remote = plan.strategy is not Strategy.LOCAL
@@ -99,7 +101,7 @@ def answer_price(
 
 
 def money(currency: str, amount: float | None) -> str:
-    """For people: two digits that count, no exponent."""
+    """Formats an amount for people: two significant digits, no exponent."""
     if amount is None:
         return "no price"
     if amount >= 100:

@@ -1,6 +1,6 @@
-"""What the choice of a way is made from, live: the engine and the link as they are, and what finished requests showed.
+"""Collects the present figures for the choice of a route: of the engine, the link, and finished requests.
 
-Any thread may ask; what finished is told on one.
+Any thread may ask for a route. Finished requests are reported on one thread.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from draftd.settings import CostSettings, RemoteSettings
 from draftd.strategies import QualityClass, RemoteEstimate, RemoteLevel, Strategy
 
 EXPECTED_TOKENS = 256.0  # of an answer, before any has ended
-_LATE_SECONDS = 600.0  # older measurements give way to estimates, so that a way is tried again
-_WEIGHT = 0.2  # of the newest
-_GUESSED_STEP = 0.05  # seconds of a plain step, where nothing is known
-_PREFILL = 0.07  # of a plain step: what a token of a prompt takes, where it was not measured
-_LEAST_PREFILL = 16  # tokens of a prompt that say something of prefill
+_LATE_SECONDS = 600.0  # older measurements give way to estimates, so that a strategy is tried again
+_WEIGHT = 0.2  # of the newest value
+_GUESSED_STEP = 0.05  # seconds of a plain step, if nothing is known
+_PREFILL = 0.07  # plain steps that a prompt token takes, if it was not measured
+_LEAST_PREFILL = 16  # computed tokens of a prompt from which prefill is measured
 _RETRY_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class Average:
-    """Exponentially weighted; None before the first."""
+    """An exponentially weighted average; None before the first value."""
 
     value: float | None = None
     at: float = 0.0
@@ -41,16 +41,17 @@ class Average:
         self.at = now
 
     def recent(self, now: float) -> float | None:
+        """Returns the average, or None if it is stale."""
         return self.value if now - self.at < _LATE_SECONDS else None
 
 
 @dataclass(slots=True)
 class ObservedAnswers:
-    """Recent figures of clients' finished requests: by workload class, and for all under None."""
+    """Recent figures of clients' finished requests, by workload class; under None, those of all classes."""
 
     rates: dict[tuple[Strategy, WorkloadClass | None], Average] = field(default_factory=dict)  # tokens per second
     lengths: dict[WorkloadClass | None, Average] = field(default_factory=dict)  # of answers
-    prefill: Average = field(default_factory=Average)  # seconds of a token of a prompt, here
+    prefill: Average = field(default_factory=Average)  # seconds of a prompt token, here
     request: Average = field(default_factory=Average)  # seconds in the engine, here
 
     def add(self, plan: DecodePlan, workload: WorkloadClass, outcome: Outcome, now: float) -> None:
@@ -80,9 +81,9 @@ class ObservedAnswers:
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """What the estimate needs of the engine. `load`: seconds until the weights are there; `step`: of a plain step,
-    None where it was not measured; `prefill`: of a token of a prompt, likewise. `remote`: what the engine expects of
-    the other daemon's target."""
+    """The engine's figures for an estimate. `load`: seconds until the weights are loaded. `step`: seconds of a plain
+    step. `prefill`: seconds of a prompt token. The last two are None if they were not measured. `remote`: the engine's
+    estimates of the remote daemon's target."""
 
     active: int = 0
     queued: int = 0
@@ -102,7 +103,7 @@ class EngineFigures:
 
 
 class Router:
-    """Without arguments: of a daemon that has no other behind it."""
+    """Chooses between this daemon and a remote one. Without arguments there is no remote daemon."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class Router:
         allowed: Callable[[], RemoteLevel] = lambda: RemoteLevel.SPECULATIVE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`quality`: of the model that is served here. `watts`: as measured. `allowed`: what the fallback lets the
+        """`quality`: of the model served here. `watts`: the measured power. `allowed`: what the fallback lets the
         remote do."""
         self._settings, self._prices = remote or RemoteSettings(), PriceList(**(cost or CostSettings()).model_dump())
         self.quality, self._link, self._engine = quality, link, engine
@@ -134,7 +135,7 @@ class Router:
 
     @property
     def remote_quality(self) -> QualityClass | None:
-        """None while it is not known."""
+        """The quality class of the remote's model; None while it is not known."""
         if self._settings.quality is not None:
             return QualityClass.of(self._settings.quality)
         model = self._link().model
@@ -142,8 +143,8 @@ class Router:
 
     @property
     def speculative_or_remote(self) -> Strategy:
-        """What becomes of `speculative`: where the fallback has the remote stream, the same text comes without drafts.
-        Where it sends nothing there, that is said when the way is asked for."""
+        """The strategy that serves requests for `speculative`. It is REMOTE while the fallback lets the remote only
+        stream: the text is the same, without drafts. If the fallback sends nothing to the remote, the route says so."""
         streams = self._allowed() is RemoteLevel.STREAMING and self._settings.enabled
         return Strategy.REMOTE if streams else Strategy.SPECULATIVE
 
@@ -156,7 +157,7 @@ class Router:
         return strategy is Strategy.REMOTE and model is not None and not model.shared_tokenizer
 
     def why_local(self, caller: str, workload: WorkloadClass) -> str:
-        """Why a request never leaves this machine; empty where it may."""
+        """Returns why a request never leaves this machine; empty if it may."""
         if not self._settings.enabled:
             return "remote.enabled is false"
         if caller and caller in self._settings.local_callers:
@@ -166,7 +167,7 @@ class Router:
         return ""
 
     def expected_tokens(self, workload: WorkloadClass, max_tokens: int | None) -> float:
-        """Tokens of an answer, by those of its class that ended, or else by all."""
+        """Returns the expected tokens of an answer: the average of finished answers of its class, or else of all."""
         with self._lock:
             length = self._measured.length(workload)
         return length if max_tokens is None else min(length, max_tokens)
@@ -240,10 +241,12 @@ def refusal(route: Route) -> RemoteUnavailable:
 
 
 def _no_speculation(model: RemoteModel, allowed: RemoteLevel) -> str:
-    """Why the remote cannot verify for this daemon; empty where it can."""
+    """Returns why the remote cannot verify for this daemon; empty if it can."""
     if not model.shared_tokenizer:
         return f"another tokenizer: {model.difference or 'ids differ'}"
-    return "" if allowed is RemoteLevel.SPECULATIVE else "the fallback has the remote stream for now (draftd level)"
+    return (
+        "" if allowed is RemoteLevel.SPECULATIVE else "the fallback lets the remote only stream for now (draftd level)"
+    )
 
 
 def _too_long(request: RouteRequest, model: RemoteModel) -> str:

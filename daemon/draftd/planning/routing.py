@@ -1,11 +1,10 @@
-"""Which way a request goes: local, remote, or drafted here and verified there. Pure: figures in, a table out.
+"""Chooses a request's strategy: local, remote, or drafted here and verified there. Pure: figures in, a table out.
 
-Seconds to the complete answer = load + queue + prefill + tokens / throughput + round trips. Throughput is what was
-measured recently, or what the engine expects (engine/remote/mode_control.py), or else that of a plain step for each
-token.
+Seconds to the complete answer = load + queue + prefill + tokens / throughput + round trips. Throughput is the recent
+measurement, or else the engine's estimate (engine/remote/mode_control.py), or else that of a plain step for each token.
 
-Takes the cheapest way whose answers have the wanted class and that is within the limits; of two at one price, the
-faster. Without prices it takes the fastest. If none is within the limits, it takes the one that comes nearest.
+The cheapest option wins that has the wanted class and is within the limits; at one price, the fastest. Without prices
+the fastest wins. If none is within the limits, the one wins that exceeds them least.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from draftd.planning.prices import PriceList, money
 from draftd.strategies import QualityClass, RemoteEstimate, RemoteMode, Strategy
 
 DEFAULT_QUALITY = QualityClass.STANDARD
-"""Wanted where the request does not say."""
+"""The class that is wanted if the request names none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteRequest:
-    """Of one request. `only`: the one way that may be taken, by the request's demand or by the flag; None: the best.
-    `demanded`: by the request. `quality` None: none was asked for, and DEFAULT_QUALITY is wanted. `no_drafts`: why
-    nothing may be drafted; empty where it may. `local_only`, `token_ids_only`: as a wish has them."""
+    """One request. `only`: the only strategy that is allowed, by the request or by the flag; None: the best.
+    `demanded`: the request names it. `quality` None: DEFAULT_QUALITY is wanted, but not demanded. `no_drafts`: why the
+    request may not draft; empty if it may. `local_only`, `token_ids_only`: as in `RequestedPlan`."""
 
     prompt_tokens: int
     tokens: float  # expected of the answer
@@ -40,8 +39,8 @@ class RouteRequest:
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """This daemon's engine now. Seconds; `prefill` of a token of a prompt, `step` of a plain step. `measured`: recent
-    tokens per second, None where there were none. `batch`: that it would be decoded with, itself included."""
+    """This daemon's engine now, in seconds. `step`: a plain step. `prefill`: a prompt token. `measured`: recent tokens
+    per second; None if there were none. `batch`: sequences that it would be decoded with, itself included."""
 
     quality: QualityClass
     step: float
@@ -54,9 +53,10 @@ class LocalState:
 
 @dataclass(frozen=True, slots=True)
 class VerifierState:
-    """The other daemon now. `unavailable`: why it cannot be had; `speculation`: why it cannot verify for this one.
-    `down`: it may be had again after `retry_after`. `busy`: requests in its hand over those that it decodes together.
-    `measured`: recent tokens per second by strategy; `expected`: the engine's estimate, None until it has one."""
+    """The remote daemon now. `unavailable`: why it cannot be used. `speculation`: why it cannot verify for this daemon.
+    `down`: it may be available again after `retry_after` seconds. `busy`: its open requests, divided by those that it
+    decodes together. `measured`: recent tokens per second by strategy. `expected`: the engine's estimate; None until
+    there is one."""
 
     unavailable: str = ""
     speculation: str = ""
@@ -73,7 +73,8 @@ class VerifierState:
 
 @dataclass(frozen=True, slots=True)
 class RouteEstimate:
-    """Seconds, tokens per second and money; None where no round trip was measured or no price is known."""
+    """An estimate of one option: seconds, tokens per second, cost. `round_trips`: None if not measured. `cost`: None if
+    no price is known."""
 
     load: float
     queue: float
@@ -91,7 +92,8 @@ class RouteEstimate:
 
 @dataclass(frozen=True, slots=True)
 class RouteOption:
-    """A row of the table. `why` it was chosen, or was not. No estimate where it cannot be had."""
+    """A row of the table. `unavailable`: why the strategy cannot be used; it then has no estimate. `why`: why it was
+    chosen, or why not."""
 
     strategy: Strategy
     quality: QualityClass
@@ -103,8 +105,8 @@ class RouteOption:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`strategy` is the way taken; None where the request is refused with `refusal`, which may be retried where the
-    remote is `down`. `reason`: for people. `wanted`: the least class."""
+    """The table and the choice. `strategy`: None if the request is refused. `refusal`: why; a retry may help if the
+    remote is `down`. `reason`: the choice in words, for people. `wanted`: the least class."""
 
     ways: tuple[RouteOption, ...]
     strategy: Strategy | None
@@ -119,8 +121,8 @@ class Route:
 
 
 def choose(request: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList) -> Route:
-    """The table, and the way taken. A class that the request names is demanded: where no way reaches it, the request is
-    refused. Its limits of time and money are wishes: estimates promise nothing."""
+    """Returns the table and the choice. A class that the request names is demanded: if no option reaches it, the
+    request is refused. Limits of time and cost are wishes, because estimates promise nothing."""
     ways = list_options(request, local, remote, prices)
     considered, available, note = ways, [way for way in ways if not way.unavailable], ""
     if request.only is not None:
@@ -130,7 +132,7 @@ def choose(request: RouteRequest, local: LocalState, remote: VerifierState, pric
                 ways, f"strategy {request.only} was demanded: {wanted.unavailable}", [wanted], request, remote
             )
         if wanted.unavailable:
-            note = f"{request.only} is not to be had: {wanted.unavailable}"
+            note = f"{request.only} is not available: {wanted.unavailable}"
         available = [
             way for way in available if way.strategy is (Strategy.LOCAL if wanted.unavailable else request.only)
         ]
@@ -160,7 +162,7 @@ def choose(request: RouteRequest, local: LocalState, remote: VerifierState, pric
 def list_options(
     request: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList
 ) -> list[RouteOption]:
-    """Local, remote, speculative: what each would take, or why it cannot be had."""
+    """Returns the options local, remote and speculative, each with its estimate or with why it is not available."""
     tokens = max(1.0, request.tokens)
     rate = local.measured or 1 / local.step
     prefill, decode, measured = request.prompt_tokens * local.prefill, tokens / rate, bool(local.measured)
@@ -178,8 +180,8 @@ def list_options(
 def _estimate_remote(
     request: RouteRequest, remote: VerifierState, prices: PriceList, strategy: Strategy
 ) -> RouteEstimate:
-    """For either way over the remote. Without an estimate drafts are taken to give what its own streaming does, which
-    is what happens where they do not pay."""
+    """Estimates a strategy that uses the remote. Without the engine's estimate, drafting counts as fast as the remote's
+    own streaming, which is used when drafts do not pay."""
     tokens, rate, target, draft = max(1.0, request.tokens), 1 / remote.step, remote.step, 0.0
     if (expected := remote.expected) is not None:
         rate = expected.rates[RemoteMode.STREAM]
@@ -188,7 +190,7 @@ def _estimate_remote(
     measured = remote.measured.get(strategy)
     rate = measured or rate
     if strategy is Strategy.REMOTE:
-        target = min(target, 1 / rate)  # less than a plain step for each, where the remote drafts by itself
+        target = min(target, 1 / rate)  # less than a plain step for each token if the remote drafts by itself
     prefill = request.prompt_tokens * remote.prefill
     queue = max(0.0, remote.busy - 1) * (prefill + tokens / rate)
     estimate = RouteEstimate(0.0, queue, prefill, tokens / rate, remote.round_trip, rate, bool(measured), None)
@@ -198,7 +200,8 @@ def _estimate_remote(
 
 
 def _missed_limit(way: RouteOption, request: RouteRequest, prices: PriceList) -> str:
-    """The limit that it does not keep, for people; a cost that is not known keeps any."""
+    """Returns the limit that the option exceeds, as text for people; empty if there is none. An unknown cost exceeds no
+    limit."""
     assert way.estimate is not None
     seconds, cost = way.estimate.seconds, way.estimate.cost
     if request.max_seconds is not None and seconds > request.max_seconds:
@@ -209,7 +212,7 @@ def _missed_limit(way: RouteOption, request: RouteRequest, prices: PriceList) ->
 
 
 def _excess(way: RouteOption, request: RouteRequest) -> float:
-    """How far beyond its limits it is: the larger ratio."""
+    """Returns how far the option exceeds its limits: the larger ratio."""
     assert way.estimate is not None
     over = [way.estimate.seconds / request.max_seconds] if request.max_seconds else []
     if request.max_cost and way.estimate.cost is not None:
@@ -235,7 +238,7 @@ def _with_reason(
     if request.only is chosen.strategy:
         why = "demanded" if request.demanded else "by the flag decoding-strategy"
     elif missed:
-        why = f"comes nearest: {missed}"
+        why = f"exceeds the limits least: {missed}"
     elif len(good_enough) == 1:
         why = f"alone reaches {(request.quality or DEFAULT_QUALITY).label}"
         if way.quality < (request.quality or DEFAULT_QUALITY):
@@ -248,11 +251,11 @@ def _with_reason(
 def _why_not(
     way: RouteOption, request: RouteRequest, chosen: RouteOption, prices: PriceList, good_enough: Sequence[RouteOption]
 ) -> str:
-    """In few words, its name among them."""
+    """Returns why the option was not chosen, in a few words that include its name."""
     if way.unavailable:
-        return f"{way.strategy} is not to be had: {way.unavailable}"
+        return f"{way.strategy} is not available: {way.unavailable}"
     if request.only is not None and request.only is not way.strategy:
-        return f"{way.strategy} was not asked for"
+        return f"{way.strategy} was not requested"
     if way not in good_enough:
         return f"{way.strategy} is {way.quality.label}"
     assert way.estimate is not None
@@ -279,7 +282,7 @@ def _reason(
     for way in ways:
         missing.setdefault(way.unavailable, []).append(way.strategy)
     others = [way.why for way in ways if not (way.chosen or way.unavailable)]
-    others += [f"{' and '.join(names)} not to be had: {why}" for why, names in missing.items() if why]
+    others += [f"{' and '.join(names)} not available: {why}" for why, names in missing.items() if why]
     return "; ".join(part for part in (summary, missed, *others) if part)
 
 
@@ -290,7 +293,7 @@ def _refusal(
     request: RouteRequest,
     remote: VerifierState,
 ) -> Route:
-    """A retry helps where one of those considered is down."""
+    """Returns the route of a refused request. A retry may help if an option in `considered` is down."""
     down = remote.down and any(way.unavailable for way in considered)
     rows = tuple(replace(way, why=way.unavailable or f"{way.strategy} is {way.quality.label}") for way in ways)
     return Route(rows, None, "", request.quality or DEFAULT_QUALITY, why, down, remote.retry_after if down else None)

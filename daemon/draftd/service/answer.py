@@ -1,7 +1,7 @@
-"""One answer, from its tokens to its parts: text, reasoning, tool calls.
+"""Splits one answer's tokens into its parts: text, reasoning and tool calls.
 
-The marks around a thought and around calls come from the model's own format (`models.answer_format`) and are no text.
-White space right after a mark belongs to it. Stop strings act on text only.
+The marks around thoughts and calls are set by the model's format (`models.answer_format`) and are not part of the text.
+White space right after a mark belongs to the mark. Stop strings apply only to the text, not to reasoning or calls.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from draftd.service.request import (
 from draftd.service.text import StopConditions, StopScanner, TextForm, TextStream, occurs_in
 from draftd.service.tool_calls import CallReader
 
-_TAIL = 16  # tokens of a prompt, which have the mark that it ends with
+_TAIL = 16  # last tokens of a prompt, enough to contain a mark at its end
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
-    """How one answer is to be read. `tools`: whose calls are read; without any, they are text. `thinks`: it begins
-    within a thought, for the prompt ends so. `continues`: it goes on from a message, past any header."""
+    """How to parse one answer. `tools`: the tools whose calls are parsed; without tools, calls stay text. `single`: the
+    answer ends after one call. `thinks`: the answer begins inside a thought, because the prompt ends in one.
+    `continues`: the answer continues a message, so it begins after any header."""
 
     written: AnswerFormat
     tools: tuple[Tool, ...] = ()
@@ -42,7 +43,7 @@ class ReadingOptions:
 
 
 def reading_options(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) -> ReadingOptions | None:
-    """None where the answer is nothing but text. `ids` are the prompt's."""
+    """Returns how to parse the answer to `prompt`; None if the answer is only text. `ids`: the prompt's tokens."""
     if not isinstance(prompt, Chat):
         return None
     written, tools = tokenizer.answers, prompt.shown_tools
@@ -55,7 +56,7 @@ def reading_options(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) ->
 
 
 def _within_thought(prompt: Chat, tokenizer: Tokenizer, ids: Sequence[int], begin: str, end: str) -> bool:
-    """Whether the prompt ends within a thought that the answer, or the message which it continues, began with."""
+    """Whether the prompt ends inside a thought, opened by the template or by the message that the answer continues."""
     content = prompt.messages[-1].content.lstrip() if prompt.continues else ""
     if begin in content or end in content:
         return content.rfind(begin) > content.rfind(end)
@@ -66,13 +67,13 @@ def _within_thought(prompt: Chat, tokenizer: Tokenizer, ids: Sequence[int], begi
 def stop_matcher(
     tokenizer: Tokenizer, ends: StopConditions, reading: ReadingOptions | None, form: TextForm = TextForm()
 ) -> StopMatcher | None:
-    """What ends the answer on the engine thread, where any text may end it there."""
+    """Returns the matcher that ends the answer on the engine thread; None if no text can end the answer."""
     single = reading is not None and reading.single and bool(reading.tools)
     return _AnswerEnd(tokenizer, ends, reading, form) if ends.strings or single else None
 
 
 class AnswerStream:
-    """One answer, as its tokens arrive. `choice`: which of a request's, from 0."""
+    """Parses one answer as its tokens arrive. `choice`: the answer's index among the request's choices, from 0."""
 
     def __init__(
         self,
@@ -83,16 +84,16 @@ class AnswerStream:
         form: TextForm = TextForm(),
     ) -> None:
         self._ends, self._choice, self._plain = ends, choice, reading is None
-        self._verbatim = self._plain and not ends.strings  # nothing in it is looked for
+        self._verbatim = self._plain and not ends.strings  # no marks or stop strings to look for
         self._parts = _Parts(reading, ends)
         self._text = TextStream(tokenizer, ends, form, self._parts.reads)
-        self._last: int | None = None  # token
-        self._emitted: list[str] = []  # texts
+        self._last: int | None = None  # token id
+        self._emitted: list[str] = []  # texts sent so far
         self._thoughts: list[str] = []
         self._reasoning_tokens = 0
 
     def add(self, emission: Emission, outcome: Outcome | None = None) -> Chunk:
-        """`outcome`: no more will come."""
+        """Returns the chunk for these tokens. `outcome`: given if they are the last ones."""
         self._last = emission.tokens[-1]
         pieces, offsets, deltas = list[str](), list[int](), list[Delta]()
         for token in emission.tokens:
@@ -109,7 +110,8 @@ class AnswerStream:
         return self._chunk(emission, pieces, deltas, last, offsets)
 
     def finish(self, outcome: Outcome) -> Chunk | None:
-        """What was held back, where there is any and `add` was not told the outcome."""
+        """Returns a chunk with the text that was held back. None if there is none, as when `add` already had the
+        outcome."""
         last = self._finish(outcome)
         return self._chunk(Emission((), ()), (), [], last) if last else None
 
@@ -128,7 +130,7 @@ class AnswerStream:
         )
 
     def parts(self) -> list[dict[str, str]]:
-        """The whole answer, as telemetry takes it."""
+        """Returns the whole answer as message parts in the GenAI conventions, for telemetry."""
         thought = "".join(self._thoughts)
         calls = [] if self._parts.calls is None else self._parts.calls.complete
         parts = [{"type": "reasoning", "content": thought}] if thought else []
@@ -154,8 +156,8 @@ class AnswerStream:
 
 
 class _AnswerEnd:
-    """`core.StopMatcher`. Reads the answer a second time, on the engine thread, where the decision must be made:
-    requests whose text cannot end it have none. In another process it begins anew."""
+    """A `core.StopMatcher`. It parses the answer a second time, on the engine thread, where the decision to stop is
+    made. Pickling drops its progress: the copy in another process starts from the beginning."""
 
     def __init__(
         self, tokenizer: Tokenizer, ends: StopConditions, reading: ReadingOptions | None, form: TextForm
@@ -165,7 +167,7 @@ class _AnswerEnd:
         self._text = TextStream(tokenizer, ends, form, self._parts.reads)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        tokenizer, ends, reading, form = self._made_of  # whose format is the tokenizer's, and has functions
+        tokenizer, ends, reading, form = self._made_of  # the format cannot be pickled: the copy takes its tokenizer's
         how = None if reading is None else (reading.tools, reading.single, reading.thinks, reading.continues)
         return _answer_end, (tokenizer, ends, how, form)
 
@@ -184,10 +186,10 @@ def _answer_end(
 
 
 class _Parts:
-    """The parts of a text that arrives in pieces."""
+    """Splits a text that arrives in pieces into its parts."""
 
     def __init__(self, reading: ReadingOptions | None, ends: StopConditions) -> None:
-        """`reading` None: it is nothing but text."""
+        """`reading` None: the answer is only text."""
         reading = reading or ReadingOptions(AnswerFormat())
         written = reading.written
         self.kind = REASONING if reading.thinks else NORMAL if reading.continues else written.initial
@@ -200,11 +202,11 @@ class _Parts:
         self._marks = StopScanner(tuple(self._table[self.kind]))
         self._stop_strings = ends.strings
         self._stops = StopScanner(ends.strings, include=ends.include)
-        self._outer = NORMAL  # what the calls stand in
+        self._outer = NORMAL  # the part that surrounds the calls
         self._fresh = False  # right after a mark
 
     def reads(self, special: str) -> bool:
-        """Whether a special token, as it is written, may be part of a mark, a call or a stop string here."""
+        """Whether the text of a special token may be part of a mark, a call or a stop string at this point."""
         stops = self._stop_strings if self.kind == NORMAL else ()
         return self.kind == TOOL or occurs_in((*self._table[self.kind], *stops), special)
 
@@ -226,7 +228,7 @@ class _Parts:
         return deltas
 
     def finish(self, *, cut: bool) -> list[Delta]:
-        """`cut`: the answer was ended before the model ended it."""
+        """`cut`: the answer ended before the model ended it."""
         deltas: list[Delta] = []
         if not self.over:
             self._take(self._marks.finish(), deltas)
@@ -251,7 +253,7 @@ class _Parts:
             deltas += self.calls.feed(text)
 
     def _pass(self, mark: str, deltas: list[Delta]) -> None:
-        """A stretch ends with `mark`, and the next one begins."""
+        """Ends the current part at `mark` and begins the next part."""
         to, self._fresh = self._table[self.kind][mark], True
         if self.kind == TOOL:
             self._end_calls(mark, deltas)
@@ -270,7 +272,7 @@ class _Parts:
                 deltas.append(delta)
                 continue
             self._fresh = False
-            if not whole and self._outer == REASONING:  # the thought ended, and had only named the mark
+            if not whole and self._outer == REASONING:  # the thought ended; it had only mentioned the mark
                 deltas.append(ReasoningDelta(delta.text))
             else:
                 self._say(delta.text, deltas)
@@ -280,7 +282,7 @@ class _Parts:
             deltas.append(TextDelta(sure))
 
     def _flush(self, deltas: list[Delta]) -> None:
-        """No stop string goes on beyond here."""
+        """Releases text that was held back as the beginning of a stop string: no stop string spans two parts."""
         if beginning := self._stops.finish():
             deltas.append(TextDelta(beginning))
 
@@ -290,7 +292,7 @@ def _text_of(deltas: Iterable[Delta]) -> str:
 
 
 def _merge_neighbours(deltas: Iterable[Delta]) -> list[Delta]:
-    """With neighbours of one kind as one."""
+    """Merges adjacent deltas of the same kind."""
     merged: list[Delta] = []
     for delta in deltas:
         last = merged[-1] if merged else None

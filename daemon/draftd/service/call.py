@@ -1,4 +1,4 @@
-"""A request that the engine has taken, and its choices, each with what comes of it."""
+"""A request that the engine has accepted, and its choices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from draftd.telemetry.spans import InferenceSpan
 
 @dataclass(slots=True, eq=False)
 class Choice:
-    """One choice of a request: what the engine is asked, what comes of it, and what is made of that."""
+    """One choice of a request: the engine's request, its token stream, the parsed answer, and its span."""
 
     index: int
     decode: DecodeRequest
@@ -29,10 +29,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """One request that the engine has taken. `constraint`: what its answers follow, compiled until they have ended, or
-    the engine thread would have to. `arrived`: something has come of one of its choices. `relay`: another daemon has
-    it; the engine has not, unless that goes: then `local_choice` goes on. `echo`: the text that its answers begin with,
-    and where the prompt's tokens begin in it."""
+    """One request that the engine has accepted. `constraint`: the grammar of its answers; holding it keeps the grammar
+    compiled, so that the engine thread need not compile it. `arrived`: set when a choice has something to take.
+    `relay`: another daemon answers the request; if that daemon is lost, the engine gets `local_choice`. `echo`: the
+    text that each answer begins with, and the offsets of the prompt's tokens in it."""
 
     request: Request
     constraint: Constraint
@@ -45,7 +45,7 @@ class EngineCall:
 
 
 async def stays_silent(choices: Sequence[Choice], arrived: asyncio.Event, seconds: float) -> bool:
-    """Whether nothing has come of any of them, after waiting up to `seconds` for it."""
+    """Waits up to `seconds` until one of the choices has something to take; returns whether none has."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while not any(one.stream.ready for one in choices):
@@ -55,7 +55,7 @@ async def stays_silent(choices: Sequence[Choice], arrived: asyncio.Event, second
 
 
 async def next_choice(choices: list[Choice], arrived: asyncio.Event) -> Choice:
-    """One that something has come of, each in its turn; the only one at once."""
+    """Waits for a choice that has something to take; the choices take turns. The only choice is returned at once."""
     while len(choices) > 1:
         for i, choice in enumerate(choices):
             if choice.stream.ready:

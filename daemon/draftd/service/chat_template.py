@@ -1,5 +1,5 @@
-"""Chat messages to text, by the model's template, in a process of its own: one that loops or fills the memory ends that
-process, and blocks no other request."""
+"""Renders chat messages with the model's template, in a process of its own. A template that loops or fills the memory
+ends only that process, and blocks no other request."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ from draftd.service.request import template_refusal
 log = logging.getLogger(__name__)
 
 _LIMIT_SECONDS = 2.0  # of processor time, for one text
-_START_SECONDS = 60.0  # for its imports, on a machine that is busy
-_ANSWER_SECONDS = 30.0  # by the clock on the wall, where the process gets no processor
+_START_SECONDS = 60.0  # for the process's imports, on a busy machine
+_ANSWER_SECONDS = 30.0  # by the wall clock, if the process gets no processor time
 
 
 class ChatRenderer:
-    """One text at a time, in the order in which they were asked for; of one connection only one waits in that order, so
-    that a connection whose every text takes the limit delays another by one of them."""
+    """Renders one text at a time, in the order of the calls. Each client has at most one text in that order, so a
+    client whose every text takes the whole limit delays another client by only one text."""
 
     def __init__(self, limit_seconds: float = _LIMIT_SECONDS) -> None:
         self._limit = limit_seconds
         self._worker: _Worker | None = None
-        self._lock = threading.Lock()  # guards the worker against being made while it is closed
+        self._lock = threading.Lock()  # no process starts during `close`
         self._closed = False
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-chat")
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def start(self) -> None:
-        """Begins the process, whose imports take as long as a small model. Event loop; does not wait."""
+        """Starts the process, whose imports take as long as loading a small model. Event loop; does not wait."""
         self._executor.submit(self._prepare, None)
 
     def prepare(self, template: ChatTemplate) -> None:
-        """Has the process ready before the first request. Event loop; does not wait."""
+        """Gives the process its template before the first request. Event loop; does not wait."""
         self._executor.submit(self._prepare, template)
 
     def stop(self) -> None:
-        """Ends the process, which no template needs; a later request would begin another. Event loop; does not
+        """Ends the process, for a model without a template; a later request would start another. Event loop; does not
         wait."""
         self._executor.submit(self._stop)
 
     async def render(self, template: ChatTemplate, chat: Chat, most: int, client: str) -> str:
-        """Raises InvalidRequest where the template turns the messages down or takes no tools, where it takes longer
-        than the limit, and where the text is longer than `most` characters; EngineFailure where there is no process to
-        render it."""
+        """Returns the rendered text. Raises InvalidRequest if the template rejects the messages, takes no tools,
+        exceeds the time limit, or renders more than `most` characters. Raises EngineFailure if no process can be
+        started."""
         turn = self._turns.setdefault(client, asyncio.Lock())
         async with turn:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._executor, self._render, template, chat, most)
 
     def close(self) -> None:
-        """Ends the process. What is being rendered ends in an error."""
+        """Ends the process. A rendering in progress ends with an error."""
         with self._lock:
             self._closed = True
             worker = self._worker
@@ -77,7 +77,7 @@ class ChatRenderer:
         try:
             self._ready(template)
         except OSError as error:
-            if not self._closed:  # which ends it
+            if not self._closed:  # `close` ends the process
                 log.warning("chat templates cannot be rendered yet: %s", error)
 
     def _stop(self) -> None:
@@ -110,7 +110,8 @@ class ChatRenderer:
         return str(reply["text"])
 
     def _ready(self, template: ChatTemplate | None) -> _Worker:
-        """The process, told of this template if there is one; a new one where there is none, or it has ended."""
+        """Returns the process, prepared with `template` if one is given. Starts another process if none is running.
+        Raises OSError."""
         worker = self._worker
         if worker is None or not worker.running:
             if worker is not None:
@@ -126,17 +127,17 @@ class ChatRenderer:
 
 
 def tools_refusal(chat: Chat) -> InvalidRequest:
-    """The template would leave them out."""
+    """The error for tools that the template would leave out."""
     return InvalidRequest("chat.tools", f"{len(chat.tools)} tools", "none: the model's chat template takes no tools")
 
 
 class _Worker:
-    """The process, seen from the daemon. One thread's, but for `kill`."""
+    """The rendering process, seen from the daemon. For one thread only, except `kill`."""
 
     def __init__(self) -> None:
-        """Raises OSError."""
-        self.template: ChatTemplate | None = None  # that it was told of
-        # -P: a folder in which the daemon was started must not be where its modules come from.
+        """Starts the process. Raises OSError."""
+        self.template: ChatTemplate | None = None  # the template that the process has
+        # -P: no module is imported from the folder in which the daemon was started.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "draftd.service.template_worker"],
             stdin=subprocess.PIPE,
@@ -151,7 +152,8 @@ class _Worker:
         return self._process.poll() is None
 
     def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Raises ChildProcessError where it has ended, or says nothing in time; then it has."""
+        """Returns the process's reply. If the process has ended, or does not reply in `seconds`, ends it and raises
+        ChildProcessError."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         late = threading.Timer(seconds, self._process.kill)

@@ -1,4 +1,4 @@
-"""How a request ends, where that is not with its answer."""
+"""How a request ends without its whole answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from draftd.service.request import Request
 
 
 def reason_to_leave(request: Request) -> FinishReason:
-    """A client whose time is up leaves too, a little before this clock says so: its own began to run earlier."""
+    """Returns DEADLINE for a client that leaves at its deadline, or shortly before: its own clock began to run earlier.
+    Otherwise returns CANCELLED."""
     late = request.deadline is not None and time.monotonic() >= request.deadline - DEADLINE_SLACK_SECONDS
     return FinishReason.DEADLINE if late else FinishReason.CANCELLED
 
@@ -26,6 +27,6 @@ def error_of(outcome: Outcome) -> DraftdError | None:
     if outcome.reason is FinishReason.DEADLINE:
         return DeadlineExceeded(f"the deadline passed after {emitted} tokens")
     if outcome.reason is FinishReason.CANCELLED:
-        # The client did not cancel: its task would be gone. The daemon is stopping.
+        # The client did not cancel, which would have ended its task. So the daemon is stopping.
         return NotServing(f"the daemon is stopping; the answer ended after {emitted} tokens", retry_after=1.0)
     return None

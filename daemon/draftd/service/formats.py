@@ -1,4 +1,4 @@
-"""What an answer must be, as a grammar: its format, or a tool call that is demanded."""
+"""The grammar that an answer must follow: its response format, or a demanded tool call."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ MAX_CHOICES = 1024
 
 
 class Constraint(NamedTuple):
-    """What an answer must follow: its grammar, empty where it may be anything; what it is called; the seconds that
-    compiling took, 0 where it was known; and what keeps it compiled for as long as this is held."""
+    """The grammar of an answer, empty if the answer is free. `kind`: the grammar's name for telemetry. `seconds`: how
+    long compiling took, 0 if it was compiled already. `compiled` keeps the grammar compiled while this object
+    exists."""
 
     grammar: str = ""
     kind: str = ""
@@ -33,7 +34,8 @@ class Constraint(NamedTuple):
 async def constraint_of(
     request: Request, reading: ReadingOptions | None, compiler: Grammars | None, executor: Executor
 ) -> Constraint:
-    """Of a response format, and of a tool call that is demanded. Raises InvalidRequest with what cannot be enforced."""
+    """Returns the constraint of the response format, or of a demanded tool call. Raises InvalidRequest if it cannot be
+    enforced."""
     wanted, prompt = request.response_format, request.prompt
     demanded = isinstance(prompt, Chat) and prompt.demands_call
     if wanted is None and not demanded:
@@ -50,12 +52,12 @@ async def constraint_of(
         tools = prompt.tools if isinstance(prompt, Chat) and demanded else ()
         wrong = await run(executor, _wrong_tool, tools, compiler)
         field, shown, why = wrong or (field, shown, str(error))
-        raise InvalidRequest(field, shown, f"what can be enforced: {why}") from None
+        raise InvalidRequest(field, shown, f"a grammar that can be enforced: {why}") from None
     return Constraint(grammar, "tool_call" if wanted is None else wanted.kind.value, seconds, compiled)
 
 
 def _grammar(wanted: ResponseFormat | None, prompt: Prompt, reading: ReadingOptions | None, compiler: Grammars) -> str:
-    """Raises ValueError."""
+    """Returns the grammar of the answer. Raises ValueError if it cannot be enforced."""
     demanded = isinstance(prompt, Chat) and prompt.demands_call
     body = "" if wanted is None or demanded else _source(wanted)
     if reading is None:
@@ -80,7 +82,8 @@ def _grammar(wanted: ResponseFormat | None, prompt: Prompt, reading: ReadingOpti
 
 
 def _wrong_tool(tools: Sequence[Tool], compiler: Grammars) -> tuple[str, str, str] | None:
-    """The first of the tools whose parameters alone cannot be enforced: its field, its schema, and why."""
+    """Returns field, schema and reason for the first tool whose parameters alone cannot be enforced; None if there is
+    none."""
     for i, tool in enumerate(tools):
         try:
             compiler.compile(grammars.arguments(tool.parameters))
@@ -90,16 +93,16 @@ def _wrong_tool(tools: Sequence[Tool], compiler: Grammars) -> tuple[str, str, st
 
 
 def _check(request: Request, field: str, tools: Sequence[Tool]) -> None:
-    """What an answer must follow is not too large, and goes with what else was asked for."""
+    """Raises InvalidRequest for a format that is too large, or for other fields that contradict it."""
     source = "" if request.response_format is None else request.response_format.source
     size = len(source.encode()) + sum(len(tool.parameters.encode()) for tool in tools)
     if size > MAX_FORMAT_BYTES:
         raise InvalidRequest(field, f"{size} bytes", f"at most {MAX_FORMAT_BYTES} bytes, with the parameters of tools")
     why = "there is a response_format" if request.response_format is not None else "a call is demanded"
     if request.ignore_eos:
-        raise InvalidRequest("ignore_eos", True, f"false where {why}: the answer ends with it")
+        raise InvalidRequest("ignore_eos", True, f"false if {why}: the answer ends where its grammar ends")
     if request.min_tokens:
-        raise InvalidRequest("min_tokens", request.min_tokens, f"0 where {why}: it says how much")
+        raise InvalidRequest("min_tokens", request.min_tokens, f"0 if {why}: its grammar sets the length")
 
 
 def _source(wanted: ResponseFormat) -> str:

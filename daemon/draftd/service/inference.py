@@ -1,17 +1,17 @@
-"""One request, from its arrival to its last event, whichever front it came through.
+"""Handles one request from its arrival to its last event, for every front.
 
     1. check it, tokenise the prompt          InvalidRequest names the field
-    2. ask for a plan                         SpeculationUnavailable where speculation was demanded in vain
+    2. ask for a plan                         SpeculationUnavailable if speculation was demanded and is not available
     3. submit it to the engine                QueueFull says when to retry
     4. started; one chunk per step; finished
 
-A refusal is an exception and no event. After `RequestStarted` the events end with `Finished` whenever the client can
-still be reached; where the reason is neither STOP nor LENGTH an exception follows, so that no client takes half an
-answer for a whole one.
+A refused request gets an exception and no event. After `RequestStarted`, the last event is `ChoiceFinished` if the
+client can still be reached. If its reason is neither STOP nor LENGTH an exception follows, so that no client takes half
+an answer for a whole one.
 
-Each of several choices is a request to the engine, with a span of its own: what clients, spans, metrics and the engine
-count are choices. They are submitted together, or refused together as one request. Each has its `Finished`; the
-exception follows the last of them.
+Each choice of a request is a request of its own to the engine, with its own span. Clients, spans, metrics and the
+engine all count choices. The choices are submitted together, or refused together as one request. Each has its own
+`ChoiceFinished`; an exception follows the last of them.
 """
 
 from __future__ import annotations
@@ -72,19 +72,18 @@ from draftd.service.text_relay import Events, RelayStarted, RemoteAnswers, TextR
 from draftd.settings import Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, ToldMessage
 
-_NEWS_SECONDS = 1.0  # between two words to a client whose request waits for the weights, or for its prompt
-_GRAMMAR_SECONDS = 1.0  # after the model is loaded: the first request may be there already
-_SPARE_CALLS = 256  # requests that the engine does not hold: being tokenised, or done and not yet read
+_NEWS_SECONDS = 1.0  # between two progress events, while weights load or the prompt is prefilled
+_GRAMMAR_SECONDS = 1.0  # wait after the model is loaded, for a first request that may be waiting
+_SPARE_CALLS = 256  # requests outside the engine: being tokenised, or finished but not yet read
 
 log = logging.getLogger(__name__)
 
 
 class InferenceService:
-    """All requests of a daemon. Made and used on one event loop.
+    """All requests of a daemon. Created and used on one event loop.
 
-    `limit` bounds the requests in hand: those from their arrival until both their front and the engine are done with
-    them, or the client has gone. The engine's queue bounds only those that wait for it; this bounds also those that are
-    being tokenised, or whose clients read slowly.
+    `limit` bounds the open requests: from arrival until both the front and the engine are done with them, or the client
+    has gone. Unlike the engine's queue, it also counts requests that are being tokenised, or whose clients read slowly.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class InferenceService:
         settings: Settings,
         remote: RemoteAnswers | None = None,
     ) -> None:
-        """`remote`: the daemon that answers in text, where its token ids are not this one's."""
+        """`remote`: answers requests in text, for a remote daemon whose token ids differ from this one's."""
         self._worker, self._planner, self._begin_span = worker, planner, begin_span
         self._remote = remote
         self._default_max_tokens = settings.engine.default_max_tokens
@@ -103,11 +102,11 @@ class InferenceService:
         self._stall = settings.server.write_stall_seconds or None
         self.limit = settings.engine.queue_capacity + settings.engine.max_batch + _SPARE_CALLS
         self.refused = 0
-        self.ended_before_engine: Counter[FinishReason] = Counter()  # requests that ended and the engine never had
-        self._relays = set[TextRelay]()  # requests that another daemon answers in text, now
+        self.ended_without_engine: Counter[FinishReason] = Counter()  # requests that the engine never had
+        self._relays = set[TextRelay]()  # requests that another daemon is answering in text
         self.draining = False
         self._open: set[str] = set()
-        # Of these, whose clients have gone: the choices whose ends the engine has yet to tell.
+        # By open request whose client has gone: the choices that the engine has not ended yet.
         self._abandoned: dict[str, dict[str, InferenceSpan]] = {}
         self._none_open = asyncio.Event()
         self._none_open.set()
@@ -123,17 +122,16 @@ class InferenceService:
 
     @property
     def load_progress(self) -> str:
-        """How far the model is loaded, for people."""
+        """How far the model is loaded, as text for people."""
         return self._worker.progress
 
     def start(self) -> None:
-        """The model is about to be loaded: begins what can be done beside that."""
+        """Starts the process for chat templates, which needs no loaded model."""
         self._chats.start()
 
     def prepare(self) -> None:
-        """The model is loaded: has ready what the first chat would wait for, and a little later what the first grammar
-        would, which stops all else in this process for up to a second. A tokenizer that has no grammars is told of when
-        one is asked for."""
+        """Prepares the chat template once the model is loaded, and the grammars a little later: that blocks this
+        process for up to a second. A tokenizer without grammars is reported when a request asks for one."""
         if (template := self._worker.tokenizer.template) is not None:
             self._chats.prepare(template)
         else:
@@ -143,7 +141,7 @@ class InferenceService:
             self._grammars_ahead = later(_GRAMMAR_SECONDS, self._compiling.submit, grammars.prepare)
 
     async def wait_idle(self, seconds: float) -> bool:
-        """Waits until no request is in hand. False when some still were after so long."""
+        """Waits until no request is open. Returns False if some still are after `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._none_open.wait()
@@ -153,16 +151,16 @@ class InferenceService:
 
     @property
     def relaying(self) -> bool:
-        """Whether another daemon answers requests in text, of which the engine knows nothing."""
+        """Whether another daemon is answering requests in text. The engine does not know of these."""
         return bool(self._relays)
 
     def end_relays(self) -> None:
-        """Ends them: the drain is over."""
+        """Ends the requests that another daemon answers in text, when the drain is over."""
         for relay in list(self._relays):
             relay.stop()
 
     def close(self) -> None:
-        """What the engine still says is dropped."""
+        """Frees what the service has. What the engine sends afterwards is dropped."""
         self._mailbox.close()
         self._chats.close()
         if self._grammars_ahead is not None:
@@ -171,7 +169,7 @@ class InferenceService:
             executor.shutdown(wait=False, cancel_futures=True)
 
     def model(self) -> ServedModel:
-        """Raises NotServing while nothing is loaded."""
+        """Returns the served model. Raises NotServing while none is loaded."""
         return ServedModel(
             self._worker.info,
             default_max_tokens=self._default_max_tokens,
@@ -183,7 +181,8 @@ class InferenceService:
         )
 
     async def common_prefix(self, request: Request) -> tuple[int, ...]:
-        """The tokens that all texts have which begin with the request's prompt. Raises as for a request."""
+        """Returns the tokens that begin every text that begins with the request's prompt. Raises DraftdError if the
+        request would be refused."""
         model, tokenizer = self._require_serving(), self._worker.tokenizer
         valid = validate_request(request, model)
 
@@ -193,13 +192,14 @@ class InferenceService:
         return await prefixes.common_prefix(valid.prompt, encode)
 
     async def count(self, request: Request) -> int:
-        """Tokens of its prompt. Raises DraftdError where the request would be refused."""
+        """Counts the prompt's tokens. Raises DraftdError if the request would be refused."""
         model = self._require_serving()
         prompt, client = validate_request(request, model).prompt, request.client
         return len(await tokenise(prompt, self._worker.tokenizer, model, self._tokenising, self._chats, client))
 
     async def route(self, request: Request) -> RouteAnswer:
-        """Which way it would go now. Raises as for a request that is refused for other reasons than its way."""
+        """Returns the route that the request would get now. Raises DraftdError if it would be refused for any other
+        reason than its route."""
         model, tokenizer = self._require_serving(), self._worker.tokenizer
         valid, planner = validate_request(request, model), self._planner
         ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
@@ -209,12 +209,13 @@ class InferenceService:
         return RouteAnswer(route, len(ids), round(expected), planner.router.prices.currency)
 
     def token_bytes(self, token: int) -> bytes:
-        """What a token is written as; of one that no text has, what it is called."""
+        """Returns the bytes that a token adds to a text."""
         return self._worker.tokenizer.token_bytes(token)
 
     async def generate(self, request: Request, send: Send) -> None:
-        """Sends the request's events, one after the other, each when the last was taken. To cancel the request, cancel
-        the task that this runs in. Raises DraftdError where the request is refused, or ends before its answer does."""
+        """Sends the request's events one after the other, each after the client took the last one. To cancel the
+        request, cancel the task that runs this. Raises DraftdError if the request is refused, or ends before its answer
+        is complete."""
         arrival, request_id = time.monotonic(), uuid.uuid4().hex
         self._open.add(request_id)
         self._none_open.clear()
@@ -232,8 +233,7 @@ class InferenceService:
             self._release(call)
 
     async def _admit(self, request: Request, request_id: str, arrival: float) -> EngineCall:
-        """Submits the request to the engine. Raises what it is refused with, after telemetry was told what was known of
-        it by then."""
+        """Submits the request to the engine. Raises the error of a refusal, after recording it in telemetry."""
         operation = "chat" if isinstance(request.prompt, Chat) else "text_completion"
         start = InferenceStart(operation, request_id, arrival, workload=request.workload)
         span: InferenceSpan | None = None
@@ -262,7 +262,7 @@ class InferenceService:
             remote_answer: tuple[Events, RelayStarted] | None = None
             if self._planner.router.relays_text(plan.strategy) and self._remote is not None:
                 try:
-                    # The default of max_tokens is the other daemon's own.
+                    # Without max_tokens, the other daemon's default applies.
                     relayed = replace(valid, max_tokens=request.max_tokens)
                     remote_answer = await begin_relay(self._remote, relayed, span.trace)
                 except RemoteDown as down:
@@ -300,7 +300,7 @@ class InferenceService:
                 name = request_id if valid.n == 1 else f"{request_id}-{i}"
                 stream = TokenStream(self._mailbox, partial(self._finish_abandoned, request_id, name), arrived)
                 stop = stop_matcher(tokenizer, ends, reading, form)
-                prompt_logprobs = None if i else valid.prompt_top_logprobs  # one is told for all
+                prompt_logprobs = None if i else valid.prompt_top_logprobs  # reported once, with the first choice
                 sampling = _sampling(valid.sampling, i)
                 own = replace(decode, id=name, sampling=sampling, stop=stop, prompt_logprobs=prompt_logprobs)
                 choices.append(Choice(i, own, stream, AnswerStream(tokenizer, ends, reading, i, form), span))
@@ -308,11 +308,11 @@ class InferenceService:
                 self._worker.submit_choices([(admitted.decode, admitted.stream) for admitted in choices])
         except asyncio.CancelledError:
             reason = reason_to_leave(request)
-            self.ended_before_engine[reason] += 1
+            self.ended_without_engine[reason] += 1
             (span or self._begin_span(start)).left(reason)
             raise
         except Exception as error:
-            # What is no DraftdError is a bug: its request is counted as any other that is refused.
+            # Any other exception is a bug, and counts as a refusal too.
             refusal = error if isinstance(error, DraftdError) else EngineFailure(f"{type(error).__name__}: {error}")
             self.refused += 1
             (span or self._begin_span(start)).refused(refusal)
@@ -330,8 +330,8 @@ class InferenceService:
         return EngineCall(valid, constraint, started, arrived=arrived, relay=relay, local_choice=choices[0])
 
     def _continue_locally(self, call: EngineCall, text: str, tokens: int, why: str) -> None:
-        """With this daemon's own model, after `text`, of so many tokens of the other's. Raises DraftdError where that
-        may not be, or cannot."""
+        """Continues the answer with this daemon's own model, after `text`, which had so many tokens of the other model.
+        Raises DraftdError if that is not allowed or not possible."""
         choice, request = call.local_choice, call.request
         assert choice is not None
         decode, left = choice.decode, choice.decode.max_tokens - tokens
@@ -358,7 +358,7 @@ class InferenceService:
         return self.model()
 
     async def _send_events(self, call: EngineCall, send: Send) -> None:
-        """Sends what the engine says until it has said all."""
+        """Sends all events of the request. Raises the error that ended it, if any."""
         started, error = call.started, None
         async with stall_guard(self._stall) as write:
             if call.relay is not None:
@@ -385,7 +385,7 @@ class InferenceService:
                 if (rest := answer.finish(outcome)) is not None:
                     await write(send(rest))
                 price = self._planner.router.learn_answer(started.plan, call.request.workload, outcome)
-                # Before the client learns of the end: whoever looks then finds it counted.
+                # Before the client sees the end, so that a client that then reads the metrics finds it counted.
                 choice.span.priced(price.quality, price.costs, price.currency)
                 choice.span.finished(outcome, answer.parts())
                 await write(send(replace(answer.finished_event(outcome, started.plan), price=price)))
@@ -394,7 +394,7 @@ class InferenceService:
             raise error
 
     async def _send_start(self, call: EngineCall, send: Send, write: Write) -> None:
-        """What is said before the engine says anything."""
+        """Sends the events before the first token: start, progress, and what the request asks about its prompt."""
         await write(send(call.started))
         first, processed, pause = call.choices[0].stream, 0, 0.0 if self._worker.unloaded else _NEWS_SECONDS
         while await stays_silent(call.choices, call.arrived, pause):
@@ -407,7 +407,7 @@ class InferenceService:
         emission, (text, offsets), prompt = Emission((), ()), call.echo, tuple[int, ...]()
         if call.request.prompt_top_logprobs is not None:
             emission_of_prompt = await first.take()
-            if emission_of_prompt is None:  # it ended before
+            if emission_of_prompt is None:  # the request ended before
                 return
             emission, prompt = emission_of_prompt, call.choices[0].decode.prompt
         if text or prompt:
@@ -415,7 +415,8 @@ class InferenceService:
                 await write(send(Chunk(emission, (), text, choice=choice.index, offsets=offsets, prompt=prompt)))
 
     def _prompt_progress(self, call: EngineCall) -> PromptProgress | None:
-        """Of the choice whose prompt is furthest; None where none has begun, and where it is not asked for."""
+        """Returns the progress of the choice whose prompt is furthest. None if no prefill has begun, or the request
+        does not ask for progress."""
         if not call.request.return_progress:
             return None
         ids = {one.decode.id for one in call.choices}
@@ -423,7 +424,8 @@ class InferenceService:
         return max(prompts, key=lambda one: one.processed_tokens, default=None)
 
     def _release(self, call: EngineCall) -> None:
-        """The front is done, perhaps before the engine is: then `_finish_abandoned` is called later."""
+        """Closes the request when its front is done. Choices that the engine has not finished are cancelled there;
+        `_finish_abandoned` ends them later."""
         request_id, unfinished = call.started.request_id, dict[str, InferenceSpan]()
         for choice in call.choices:
             if choice.stream.outcome is not None:
@@ -438,11 +440,11 @@ class InferenceService:
             self._forget(request_id)
 
     def _count_relayed(self, outcome: Outcome) -> None:
-        """The engine never had it."""
-        self.ended_before_engine[outcome.reason] += 1
+        """Counts a choice that another daemon answered: the engine never had it."""
+        self.ended_without_engine[outcome.reason] += 1
 
     def _finish_abandoned(self, request_id: str, choice: str, outcome: Outcome) -> None:
-        """Of a choice that its front has left."""
+        """Ends a choice whose front has gone."""
         unfinished = self._abandoned[request_id]
         unfinished.pop(choice).finished(outcome)
         if not unfinished:
@@ -456,7 +458,7 @@ class InferenceService:
 
 
 def _sampling(params: SamplingParams, choice: int) -> SamplingParams:
-    """Each choice has a seed of its own, where there is one."""
+    """Returns the sampling of one choice: if the request has a seed, each choice gets its own."""
     return params if params.seed is None else replace(params, seed=(params.seed + choice) % 2**64)
 
 
@@ -465,7 +467,8 @@ def _ends(request: Request) -> StopConditions:
 
 
 def _form(request: Request) -> TextForm:
-    """Only a chat's answer is a text of its own, unless it continues a message."""
+    """Returns how the answer's tokens become text. Only a chat's answer begins a text of its own, unless it continues a
+    message."""
     prompt = request.prompt
     return TextForm(continues=not isinstance(prompt, Chat) or prompt.continues, special=request.special_tokens)
 
@@ -475,7 +478,7 @@ def _context(request: Request, model: ServedModel, ids: Sequence[int]) -> FlagCo
 
 
 def _messages(prompt: Prompt) -> tuple[ToldMessage, ...]:
-    """As telemetry takes them; none of token ids."""
+    """Returns the prompt's messages for telemetry; none for token ids."""
     if isinstance(prompt, Chat):
         return tuple(map(message_parts, prompt.messages))
     return (("user", (text_part(prompt.text),)),) if isinstance(prompt, RawText) else ()

@@ -1,5 +1,5 @@
-"""A chat: its messages, its tools, and which of them are in order. And how the chat template, mlx-lm's parsers and
-telemetry want to have them."""
+"""The messages and tools of a chat: their checks, and their forms for the chat template, mlx-lm's parsers and
+telemetry."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_TOOLS = 1024
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _NAMES = "1 to 256 letters, digits, underscores, dashes and dots"
-_DEEPEST = 64  # of JSON in JSON
-# What the template is given anyway, or what governs how it is rendered.
+_DEEPEST = 64  # levels of JSON
+# Names that the daemon gives to the template itself, or that control the rendering.
 _RESERVED = frozenset(
     {"messages", "tools", "add_generation_prompt", "chat_template", "conversation", "conversations"}
     | {"continue_final_message", "return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize"}
@@ -26,7 +26,7 @@ _RESERVED = frozenset(
 
 
 class ToolCall(NamedTuple):
-    """`arguments`: a JSON object; of a call that was cut short, or that a model wrote badly, any text."""
+    """A call that a model made. `arguments`: a JSON object; any text if the call was cut short or malformed."""
 
     id: str
     name: str
@@ -34,8 +34,8 @@ class ToolCall(NamedTuple):
 
 
 class Message(NamedTuple):
-    """`tool_calls` and `reasoning` are of an assistant's message, `tool_call_id` of a tool's: the call that it is the
-    result of. `name`: of the tool, or of one of several speakers."""
+    """One message of a chat. `tool_calls` and `reasoning` belong to an assistant's message. `tool_call_id` belongs to a
+    tool's message: the call whose result it is. `name`: the tool, or one of several speakers."""
 
     role: str
     content: str
@@ -61,9 +61,9 @@ class ToolMode(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Messages for the model's chat template. `tool_choice`: a mode, or the name of the tool whose call is demanded.
-    `template_arguments`: what the template sees besides, values that JSON has. `continues`: the answer goes on from the
-    text of the last message, which is the assistant's."""
+    """Messages for the model's chat template. `tool_choice`: a mode, or the name of the tool that must be called.
+    `template_arguments`: further JSON values for the template. `continues`: the answer continues the text of the last
+    message, which is the assistant's."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -74,24 +74,25 @@ class Chat:
 
     @property
     def text(self) -> str:
-        """All that the template is given to write, to see how much it is."""
+        """All text that the template gets to write, to judge its length."""
         calls = (call.arguments for message in self.messages for call in message.tool_calls)
         tools = (tool.description + tool.parameters for tool in self.shown_tools)
         return "".join((*(message.content for message in self.messages), *calls, *tools))
 
     @property
     def shown_tools(self) -> tuple[Tool, ...]:
-        """Those that the model is told of."""
+        """The tools that the model sees."""
         return () if self.tool_choice is ToolMode.NONE else self.tools
 
     @property
     def demands_call(self) -> bool:
-        """Whether the answer must have a call: of any tool, or of the one that `tool_choice` names."""
+        """Whether the answer must contain a call: of any tool, or of the one that `tool_choice` names."""
         return self.tool_choice is ToolMode.REQUIRED or not isinstance(self.tool_choice, ToolMode)
 
 
 def json_object(text: str, field: str) -> dict[str, Any]:
-    """Raises InvalidRequest where it is no JSON object, or a very deep one, or has half a character."""
+    """Parses a JSON object. Raises InvalidRequest if the text is not one, nests too deeply, or contains an
+    unpaired surrogate."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
         json.dumps(value, ensure_ascii=False).encode()
@@ -103,7 +104,7 @@ def json_object(text: str, field: str) -> dict[str, Any]:
 
 
 def check_chat(chat: Chat) -> None:
-    """Raises InvalidRequest, which names the first field that is wrong."""
+    """Raises InvalidRequest for the first field that is wrong."""
     if not chat.messages:
         raise InvalidRequest("chat.messages", "no messages", "at least one message")
     call_ids: set[str] = set()
@@ -127,17 +128,19 @@ def _check_message(message: Message, field: str, call_ids: set[str]) -> None:
         raise InvalidRequest(f"{field}.role", role, ", ".join(ROLES))
     for name, value in (("tool_calls", message.tool_calls), ("reasoning", message.reasoning)):
         if value and role != "assistant":
-            raise InvalidRequest(f"{field}.{name}", f"{name} of the role {role}", "only of the role assistant")
+            raise InvalidRequest(
+                f"{field}.{name}", f"{name} in a message of the role {role}", "only in a message of the role assistant"
+            )
     for i, call in enumerate(message.tool_calls):
         at = f"{field}.tool_calls[{i}]"
         if not call.id:
-            raise InvalidRequest(f"{at}.id", "", "an id, to which the tool's message refers")
+            raise InvalidRequest(f"{at}.id", "", "an id, for the tool's message to refer to")
         if not _NAME.fullmatch(call.name):
             raise InvalidRequest(f"{at}.name", call.name, _NAMES)
     if role == "tool" and message.tool_call_id not in call_ids:
         raise InvalidRequest(f"{field}.tool_call_id", message.tool_call_id, "the id of an earlier tool call")
     if role != "tool" and message.tool_call_id:
-        raise InvalidRequest(f"{field}.tool_call_id", message.tool_call_id, "only of the role tool")
+        raise InvalidRequest(f"{field}.tool_call_id", message.tool_call_id, "only in a message of the role tool")
 
 
 def _check_continued(message: Message, field: str) -> None:
@@ -187,7 +190,8 @@ def _is_shallow(value: dict[str, Any]) -> bool:
 
 
 def message_dict(message: Message) -> dict[str, Any]:
-    """As OpenAI's API has it, but for arguments, which are objects: so templates expect it. Without what is empty."""
+    """Returns the message in the form of OpenAI's API, without empty fields. Arguments are objects, as templates
+    expect."""
     fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.name:
         fields["name"] = message.name
@@ -208,7 +212,8 @@ def message_dict(message: Message) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Of a call, for templates, which expect an object: what is none has a name in one."""
+    """Returns a call's arguments as an object, which templates expect. Any other text becomes the object's only
+    value."""
     try:
         return json_object(text, "")
     except InvalidRequest:
@@ -216,7 +221,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def tool_dicts(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """As OpenAI's API has them."""
+    """Returns the tools in the form of OpenAI's API."""
     return [
         {
             "type": "function",
@@ -234,7 +239,7 @@ def tool_dicts(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 
 
 def message_parts(message: Message) -> tuple[str, tuple[dict[str, str], ...]]:
-    """Role and parts, as the GenAI conventions have them."""
+    """Returns the message's role and parts, in the form of the GenAI conventions."""
     parts = [{"type": "reasoning", "content": message.reasoning}] if message.reasoning else []
     if message.tool_call_id:
         parts.append({"type": "tool_call_response", "id": message.tool_call_id, "response": message.content})

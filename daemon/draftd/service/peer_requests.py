@@ -1,4 +1,4 @@
-"""A sequence that another daemon opens here: whether it is in order, and the request that it is to the engine."""
+"""Checks a sequence that another daemon opens here, and turns it into a request to the engine."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from draftd.service.formats import MAX_FORMAT_BYTES
 from draftd.service.request import Request, ServedModel, TokenIds, validate_request
 
 MAX_GRAMMAR = 4 * MAX_FORMAT_BYTES
-"""Characters of a grammar as it is compiled, which is longer than what was written."""
+"""Characters of a grammar in the form that is compiled, which is longer than the client's."""
 
 
 def check_text(message: OpenSequence, info: ModelInfo, tokenizer: Tokenizer) -> int:
-    """How many tokens may follow those that are given. Raises InvalidRequest for a field that is wrong."""
+    """Returns how many tokens may follow those given. Raises InvalidRequest for a field that is wrong."""
     options, tokens = message.options, len(message.tokens)
     answered, longest = tokens - options.prompt, info.context_length - 1
     if not 0 < options.prompt <= tokens <= longest:
-        raise InvalidRequest("open.tokens", f"{tokens} tokens", f"1 to {longest} tokens, the prompt among them")
+        raise InvalidRequest("open.tokens", f"{tokens} tokens", f"1 to {longest} tokens, including the prompt")
     most = info.context_length - options.prompt
     if not answered < message.max_tokens <= most:
-        allowed = f"{answered + 1} to {most}: {answered} are there, and the context has {info.context_length}"
+        allowed = f"{answered + 1} to {most}: the answer has {answered}, and the context {info.context_length}"
         raise InvalidRequest("open.max_tokens", message.max_tokens, allowed)
     if not options.sampling.deterministic:
-        raise InvalidRequest("open.sampling.seed", None, "a seed, where the temperature is above 0")
+        raise InvalidRequest("open.sampling.seed", None, "a seed, if the temperature is above 0")
     request = Request(
         TokenIds(message.tokens),
         message.max_tokens,
@@ -49,14 +49,15 @@ def check_text(message: OpenSequence, info: ModelInfo, tokenizer: Tokenizer) -> 
 
 
 def check_model(fingerprint: str, served: str, info: ModelInfo) -> None:
-    """Raises OtherWeights for a text that another model began: tokens of two are never one text."""
+    """Raises OtherWeights for a text that another model began: a text never mixes the tokens of two models."""
     if fingerprint and fingerprint != served:
-        allowed = f"{served}, which {info.model} has: another model began the text"
+        allowed = f"{served}, the fingerprint of {info.model}: another model began the text"
         raise OtherWeights("open.model_fingerprint", fingerprint, allowed)
 
 
 async def compile_grammar(grammar: str, compiler: Grammars | None, executor: Executor) -> CompiledGrammar | None:
-    """What keeps it compiled for as long as it is held; None for no grammar. Raises InvalidRequest."""
+    """Compiles the grammar; the returned object keeps it compiled. Returns None for an empty grammar. Raises
+    InvalidRequest."""
     if not grammar:
         return None
     if len(grammar) > MAX_GRAMMAR:
@@ -66,7 +67,7 @@ async def compile_grammar(grammar: str, compiler: Grammars | None, executor: Exe
     try:
         grammar_of_text, _ = await asyncio.get_running_loop().run_in_executor(executor, compiler.compile, grammar)
     except ValueError as error:
-        raise InvalidRequest("open.grammar", grammar, f"what can be enforced: {error}") from None
+        raise InvalidRequest("open.grammar", grammar, f"a grammar that can be enforced: {error}") from None
     return grammar_of_text
 
 
@@ -74,15 +75,15 @@ def decode_request(
     message: OpenSequence,
     remaining: int,
     name: str,
-    party: str,
+    share_key: str,
     proposals: Proposals,
     own_plan: DecodePlan,
     *,
     deepest: int,
     priority: int,
 ) -> DecodeRequest:
-    """`remaining`: tokens that may follow; `deepest`: the most that a step takes of a guess. `own_plan`: how this
-    daemon drafts where the edge proposes nothing."""
+    """Returns the request to the engine. `remaining`: tokens that may follow. `deepest`: most tokens that a step takes
+    of the edge's guess. `own_plan`: how this daemon drafts if the edge proposes nothing."""
     options = message.options
     if own_plan.drafter is not None:
         plan = replace(
@@ -104,7 +105,7 @@ def decode_request(
         plan=plan,
         arrival=time.monotonic(),
         sampling=options.sampling,
-        client=f"peer {party}",
+        client=f"peer {share_key}",
         priority=priority,
         min_tokens=options.min_tokens,
         ignore_eos=True,

@@ -1,5 +1,4 @@
-"""The peers of a verifier, other daemons: what they have open here, what that has cost, and what they are still to be
-told."""
+"""The peers of a verifier, which are other daemons: their connections, sequences and counts."""
 
 from __future__ import annotations
 
@@ -41,16 +40,16 @@ from draftd.telemetry.remote import VerificationSpan
 from draftd.token_bucket import TokenBucket
 
 MOST_UNREAD = 4096
-"""Messages that a peer may leave unread."""
+"""Unread messages at which a connection ends."""
 MOST_WAITED_FOR = 256
-"""Messages that a peer may leave unread while more is decided for it."""
-_MOST_ENDED = 256  # sequences of a peer that have ended and are remembered
-_KNOWN_VERDICTS = 32  # of an edge, until which it is new
-_MESSAGES_PER_SECOND = 200.0  # that nothing comes of, in the long run
-_MESSAGES_PER_VERDICT = 4.0  # steps under way of which one is used and the others are stale
-_MOST_CREDIT, _FIRST_CREDIT = 512.0, 128.0  # messages at once, and of an edge that is new
+"""Unread messages at which the engine stops deciding for the peer."""
+_MOST_ENDED = 256  # ended sequences remembered for a peer
+_KNOWN_VERDICTS = 32  # verdicts after which an edge is no longer new
+_MESSAGES_PER_SECOND = 200.0  # read from a peer in the long run, besides those earned by verdicts
+_MESSAGES_PER_VERDICT = 4.0  # earned: of several steps on their way one is used, the others are stale
+_MOST_CREDIT, _FIRST_CREDIT = 512.0, 128.0  # messages at once, at most and for a new edge
 NEW_EDGES = "new edges"
-"""Party of the edges that are new."""
+"""The share key of all new edges."""
 _REFUSALS = (
     Unauthenticated,
     NotEnabled,
@@ -74,7 +73,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VerifierIdentity:
-    """What a peer is told of this verifier at first."""
+    """The verifier's greeting to a peer: its model, limits and measured speed."""
 
     model: str
     model_fingerprint: str
@@ -90,7 +89,7 @@ class VerifierIdentity:
 
 
 class Refusals:
-    """Connections and sequences of edges that were refused: counted by reason, and logged, a line at a time for each
+    """Counts the refused connections and sequences of edges by reason. Logs them, at most one line at a time for each
     reason and host."""
 
     def __init__(self) -> None:
@@ -99,12 +98,12 @@ class Refusals:
 
     @property
     def counts(self) -> dict[str, int]:
-        """By reason, those that never were among them. Any thread."""
+        """Refusals by reason, including the reasons that never occurred. Any thread."""
         return dict(self._counts)
 
     def add(self, error: DraftdError, what: str, address: str) -> None:
-        """`what` of the edge at this address is refused. A connection whose place another one of the same edge took is
-        not."""
+        """Counts and logs that `what` of the edge at `address` was refused. Does not count a connection that another
+        one of the same edge replaced."""
         if isinstance(error, Superseded):
             return
         reason = reason_of(type(error))
@@ -119,8 +118,9 @@ class Refusals:
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """One other daemon, over all of its connections. `open`: sequences by number; `leaving`: those that were replaced
-    and that the engine still has. `ended`: what is remembered of others, by number."""
+    """One other daemon, over all of its connections. `open`: its sequences by number. `leaving`: replaced sequences
+    that the engine still has; `one_left` is set when one of them has ended. `ended`: sequences that ended recently, by
+    number."""
 
     edge: str
     pace: TokenBucket = field(default_factory=lambda: TokenBucket(_MESSAGES_PER_SECOND, _MOST_CREDIT, _FIRST_CREDIT))
@@ -129,24 +129,24 @@ class Peer:
     lost_since: float = 0.0
     open: dict[int, VerifiedSequence] = field(default_factory=dict)
     leaving: set[VerifiedSequence] = field(default_factory=set)
-    one_left: asyncio.Event = field(default_factory=asyncio.Event)  # one of those has
+    one_left: asyncio.Event = field(default_factory=asyncio.Event)
     ended: OrderedDict[int, ClosedSequence] = field(default_factory=OrderedDict)
-    forgotten: int = -1  # numbers up to this one are not used again
+    forgotten: int = -1  # numbers up to this one may not be used again
 
     @property
     def share_key(self) -> str:
-        """Whose part of what is shared it has: its own, or, while little has come of it, that of all new edges. Edges
-        name themselves, and who comes as many has no more of it."""
+        """The peer's key in the fair share: its own id once it is trusted; until then all new edges share one key.
+        Edges name themselves, so an edge with many names gets no larger share."""
         return self.edge if self.counts.verdicts >= _KNOWN_VERDICTS else NEW_EDGES
 
     @property
     def sequences(self) -> list[VerifiedSequence]:
-        """All that the engine has of it."""
+        """All sequences of the peer that the engine has."""
         return [*self.open.values(), *self.leaving]
 
     @property
     def reserved(self) -> int:
-        """Tokens of context that its sequences may come to need."""
+        """Tokens of context that the open sequences may need."""
         return sum(one.reserved for one in self.open.values())
 
     def remember(self, number: int, sequence: ClosedSequence) -> None:
@@ -164,14 +164,15 @@ class Peer:
 @dataclass(slots=True)
 class ClosedSequence:
     """A sequence that has ended. Its text had `opened` tokens when it was opened, and `decided` at its end. `closed`:
-    the edge has said how many of them it applied, and says no more of it."""
+    the edge has said how many of them it applied."""
 
     opened: int
     decided: int
     closed: bool = False
 
     def settle(self, applied: int) -> int:
-        """How many tokens were discarded, where the edge applied the first `applied` of the text."""
+        """Returns how many tokens were discarded if the edge applied the first `applied` of the text; 0 if that was
+        counted before."""
         if self.closed:
             return 0
         self.closed = True
@@ -179,7 +180,8 @@ class ClosedSequence:
 
 
 class VerifiedSequence:
-    """One sequence that the engine has: the receiver of its request. `compiled` keeps its grammar."""
+    """One sequence of a peer that the engine has; receives what the engine says of it. `compiled` keeps its grammar
+    compiled."""
 
     def __init__(
         self,
@@ -194,16 +196,16 @@ class VerifiedSequence:
         span: VerificationSpan,
         deepest: int,
     ) -> None:
-        """`on_message` is told on the event loop what the engine says of it. `wake`: the engine, for a step that came.
-        `deepest`: the most tokens that a step takes of its guess."""
+        """`on_message` gets what the engine says of the sequence, on the event loop. `wake` wakes the engine for a new
+        step. `deepest`: most tokens that a step takes of the edge's guess."""
         self.id = uuid.uuid4().hex
         self.connection, self.peer, self.number = connection, connection.peer, message.sequence
         self.opened = self.decided = len(message.tokens)
         self.reserved, self.compiled = reserved, compiled
-        self.began = False  # the engine has it, and prefills it
-        self.active = time.monotonic()  # a step or a verdict came last
-        self.closing: SequenceClosed | None = None  # what is said at its end, where the end is not its own
-        self.applied: int | None = None  # tokens of the text, where the edge is done with it
+        self.began = False  # its prefill has begun
+        self.active = time.monotonic()  # time of the last step or verdict
+        self.closing: SequenceClosed | None = None  # the message for its end, if the verifier or the edge ends it
+        self.applied: int | None = None  # tokens of the text that the edge applied, once it is done
         self.span, self.counts = span, PeerCounts()
         self._mailbox, self._on_message = mailbox, on_message
         self.steps = PeerSequence(
@@ -216,7 +218,7 @@ class VerifiedSequence:
         self._mailbox.post(self, message)
 
     def on_tokens(self, emission: Emission) -> None:
-        """The verdict says it."""
+        """Does nothing: the verdict has the tokens."""
 
     def on_finish(self, outcome: Outcome) -> None:
         self._mailbox.post(self, outcome)
@@ -227,7 +229,8 @@ class VerifiedSequence:
         self._on_message(self, item)
 
     def end_span(self, outcome: Outcome, *, replaced: bool) -> None:
-        """Its span is told how, and what it came to. `replaced`: by a connection that came back."""
+        """Ends the span with the sequence's counts and the way it ended. `replaced`: the edge opened its number
+        again."""
         self.counts.stale, self.counts.wasted = self.steps.stale, self.steps.wasted
         why = "" if self.closing is None else self.closing.error
         how = "closed" if self.closing is not None else "finished"
@@ -239,10 +242,11 @@ class VerifiedSequence:
 
 
 class PeerConnection:
-    """One connection of a peer, and what it is to be told, in order. One that does not read that is ended."""
+    """One connection of a peer, and the messages that wait to be sent on it. It ends if the peer does not read."""
 
     def __init__(self, peer: Peer, address: str, wake: Callable[[], None] = lambda: None) -> None:
-        """`wake`: the engine, where it may decide again what was held back for a peer that did not read."""
+        """`wake` wakes the engine when a peer that had not read reads again, so that its sequences are decided
+        again."""
         self.peer, self.address, self._wake = peer, address, wake
         self.alive = True
         self._unread: deque[Any] = deque()
@@ -250,7 +254,7 @@ class PeerConnection:
         self._error: DraftdError | None = None
 
     def readable(self) -> bool:
-        """Whether it is there, and reads. Any thread."""
+        """Whether the connection is up and the peer reads from it. Any thread."""
         return self.alive and len(self._unread) < MOST_WAITED_FOR
 
     def put(self, item: Any) -> None:
@@ -261,13 +265,13 @@ class PeerConnection:
             self._arrived.set()
 
     def cut(self, error: DraftdError) -> None:
-        """Ends the connection: nothing that was not taken is said any more."""
+        """Ends the connection with `error`. Messages that were not taken are dropped."""
         self._error = self._error or error
         self._unread.clear()
         self._arrived.set()
 
     async def next(self) -> Any:
-        """What it is told next. Raises what it ends with."""
+        """Waits for the next message to the peer. Raises the error that ended the connection."""
         while not self._unread:
             if self._error is not None:
                 raise self._error
@@ -279,13 +283,13 @@ class PeerConnection:
         return item
 
     async def throttle(self) -> None:
-        """A message was: returns when the next may be read. Each verdict allows for a few, and besides those some
-        hundreds are in a second: whoever sends what nothing comes of is read slowly, so that no other waits for it."""
+        """Charges the peer for a message, and waits until its next one may be read. Verdicts and time earn a peer
+        credit. A peer that sends useless messages is read slowly, so that no other waits for it."""
         if seconds := self.peer.pace.spend():
             await asyncio.sleep(seconds)
 
     def count_bytes(self, received: int = 0, sent: int = 0) -> None:
-        """Bytes of messages."""
+        """Counts bytes of messages."""
         self.peer.counts.bytes_received += received
         self.peer.counts.bytes_sent += sent
 

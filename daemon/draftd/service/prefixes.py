@@ -1,4 +1,4 @@
-"""Which tokens texts have in common that begin with a prompt or with messages, whatever follows there."""
+"""The tokens that all texts have in common that begin with one prompt or with the same messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from draftd.errors import InvalidRequest
 from draftd.service.messages import Chat, Message
 from draftd.service.request import Prompt, RawText, TokenIds
 
-# What follows may become one token with the last characters: these differ in their first ones.
+# The text that follows may become one token with the prompt's last characters, so these begin differently.
 _CONTINUATIONS = ("\n", " and", "s", "1")
 _FOLLOWING = ("Hello", "7 of them")
 
 
 async def common_prefix(prompt: Prompt, encode: Callable[[Prompt], Awaitable[tuple[int, ...]]]) -> tuple[int, ...]:
-    """`encode` raises what a request with such a prompt would be refused with; token ids are used as they are. Raises
-    InvalidRequest where so few are left that they would not be looked up."""
+    """Returns the tokens that begin `prompt`, whatever follows it. Token ids are returned as they are. Raises
+    InvalidRequest for fewer than LEAST tokens, which the store would not look up, and what `encode` raises."""
     if isinstance(prompt, TokenIds):
         field, variants = "tokens.ids", list[Prompt]([prompt])
     elif isinstance(prompt, RawText):
@@ -36,6 +36,7 @@ async def common_prefix(prompt: Prompt, encode: Callable[[Prompt], Awaitable[tup
 
 
 def _append_message(chat: Chat, text: str) -> Chat:
-    """Many templates want user and assistant by turns."""
+    """Returns the chat with one more message. Its role differs from the last one's: many templates want user and
+    assistant to take turns."""
     role = "assistant" if chat.messages[-1].role == "user" else "user"
     return replace(chat, messages=(*chat.messages, Message(role, text)), continues=False)

@@ -1,6 +1,6 @@
-"""What a front asks of the service and what it is told, in no protocol's words; and which requests are in order.
+"""Requests to the service and its events, independent of any protocol, and the checks of a request.
 
-A field is named in errors by its path here: `chat.messages[0].role`, `sampling.top_p`, `stop[1]`.
+Errors name a field by its path here: `chat.messages[0].role`, `sampling.top_p`, `stop[1]`.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class FormatKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormat:
-    """What the answer must be. `source`: a JSON schema as JSON, a regular expression, choices as a JSON list, a grammar
-    in Lark's notation; nothing for any JSON object."""
+    """The format that an answer must have. `source`: a JSON schema as JSON, a regular expression, choices as a JSON
+    list, or a grammar in Lark's notation; empty for any JSON object."""
 
     kind: FormatKind
     source: str = ""
@@ -71,10 +71,9 @@ class ResponseFormat:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as its front read it. `max_tokens` None is the daemon's default, and more than the context is what
-    the context has; `deadline` is on the monotonic
-    clock; `client` is the connection that it came by. `problem`: what the front could not express here; the request is
-    refused with it. `max_tokens` 0 has no answer, where something is told of the prompt."""
+    """One request as its front read it. `max_tokens`: None is the daemon's default; more than the context is lowered to
+    it; 0 asks for no answer, only for figures of the prompt. `deadline`: on the monotonic clock. `client`: the
+    connection that it came by. `problem`: an error of the front; the request is refused with it."""
 
     prompt: Prompt
     max_tokens: int | None = None
@@ -86,41 +85,43 @@ class Request:
     deadline: float | None = None
     client: str = ""
     problem: InvalidRequest | None = None
-    logprobs: int | None = None  # of so many of the likeliest tokens besides the chosen one
-    prompt_logprobs: int | None = None  # likewise besides each of the prompt's
+    logprobs: int | None = None  # reports so many likeliest tokens besides the chosen one
+    prompt_logprobs: int | None = None  # the same for each token of the prompt
     min_tokens: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     include_stop: bool = False
-    special_tokens: bool = False  # the text has those that the model chose
+    special_tokens: bool = False  # the text includes those that the model chose
     n: int = 1
     echo: bool = False
     priority: int = 0
     response_format: ResponseFormat | None = None
-    return_progress: bool = False  # of the prompt, while it is prefilled
-    skip_prefix_cache: bool = False  # the prompt is computed, and nothing is kept for other requests
+    return_progress: bool = False  # sends progress while the prompt is prefilled
+    skip_prefix_cache: bool = False  # computes the whole prompt, and keeps nothing for other requests
 
     @property
     def prompt_top_logprobs(self) -> int | None:
-        """Of so many of the likeliest tokens besides each of the prompt's: an echoed prompt has what the answer has."""
+        """How many of the likeliest tokens are reported besides each token of the prompt; None for none. An echoed
+        prompt gets at least as many as the answer."""
         echoed = self.logprobs if self.echo else None
         return max((most for most in (self.prompt_logprobs, echoed) if most is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestStarted:
-    """The engine has taken the request."""
+    """The request was accepted, by the engine or by another daemon."""
 
     request_id: str
     model: ModelInfo
     prompt_tokens: int
     plan: DecodePlan
-    quality: QualityClass = QualityClass.STANDARD  # of the model whose text it will be
+    quality: QualityClass = QualityClass.STANDARD  # of the model that writes the text
 
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """The weights were let go for want of requests, and are read again: how far that is, for people."""
+    """The weights, which were unloaded while there were no requests, are loading. `progress`: how far, as text for
+    people."""
 
     progress: str
 
@@ -135,7 +136,7 @@ class ReasoningDelta(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ToolCallBegun:
-    """`index` counts the calls of an answer, from 0."""
+    """A tool call begins. `index` counts the calls of an answer, from 0."""
 
     index: int
     id: str
@@ -143,13 +144,13 @@ class ToolCallBegun:
 
 
 class ToolCallArguments(NamedTuple):
-    """A piece of the JSON of the call that was begun last."""
+    """A piece of the JSON arguments of the call that began last."""
 
     text: str
 
 
 class ToolCallEnded(NamedTuple):
-    """The call that was begun last, whole: `arguments` is what its pieces add up to."""
+    """The call that began last is complete. Its `arguments` are all pieces joined."""
 
     call: ToolCall
 
@@ -159,11 +160,10 @@ Delta = TextDelta | ReasoningDelta | ToolCallBegun | ToolCallArguments | ToolCal
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What came since the last one, of one choice. `pieces`, texts, run parallel to the tokens; `rest` is text that was
-    held back until the end. `deltas`: the answer's parts in order, its text among them, where it has others. `offsets`,
-    where there are log-probabilities: for each token, how many characters of the text precede the one that it begins.
-    `prompt`: where the emission has those of the prompt, all of its tokens, whose `offsets` these are if it is echoed.
-    """
+    """New output of one choice. `pieces`: one text for each token. `rest`: text that was held back until the end.
+    `deltas`: the parts in order, text included; empty if the answer is only text. `offsets`: with log-probabilities,
+    how many characters of the text precede each token's. `prompt`: the prompt's tokens, if the emission has their
+    log-probabilities; if the prompt is echoed, `offsets` are theirs."""
 
     emission: Emission
     pieces: Sequence[str]
@@ -180,9 +180,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFinished:
-    """The end of one choice. `stop` is the stop string that ended the text, where one did, and `stop_token_id` the id
-    of `stop_token_ids`. `tool_calls`: how many are complete. `warning`: what a client should know of the answer.
-    `price`: what it cost and what it is good for."""
+    """The end of one choice. `stop`: the stop string that ended the text, empty if none did. `stop_token_id`: the id of
+    `stop_token_ids` that did. `tool_calls`: the number of complete calls. `warning`: a fault of the answer, for the
+    client. `price`: its cost and quality class."""
 
     outcome: Outcome
     plan: DecodePlan
@@ -202,7 +202,7 @@ Send = Callable[[Event], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What is served, and the daemon's defaults for requests to it."""
+    """The served model, and the daemon's defaults for requests to it."""
 
     info: ModelInfo
     default_max_tokens: int
@@ -210,12 +210,12 @@ class ServedModel:
     depth_mode: DepthMode
     chat_template: bool
     quality: QualityClass = QualityClass.STANDARD
-    generic_tools: bool = False  # the chat template takes no tools, and they are offered as text
+    generic_tools: bool = False  # tools are offered as text, because the chat template takes none
 
 
 def validate_request(request: Request, model: ServedModel) -> Request:
-    """The request with every field in order and its defaults filled in. A prompt's length is not known before it is
-    tokenised. Raises InvalidRequest, which names the first field that is wrong."""
+    """Returns the request with its defaults filled in. Raises InvalidRequest for the first field that is wrong. The
+    prompt's length is checked after it is tokenised, by `check_length`."""
     if request.problem is not None:
         raise request.problem
     _check_prompt(request.prompt, model)
@@ -224,7 +224,7 @@ def validate_request(request: Request, model: ServedModel) -> Request:
     allowed = f"1 or more; the model's context has {most}; 0 only with echo or prompt_logprobs"
     least = 0 if request.echo or request.prompt_logprobs is not None else 1
     _check(max_tokens >= least, "max_tokens", max_tokens, allowed)
-    max_tokens = min(max_tokens, most)  # clients ask for what the largest of models could answer
+    max_tokens = min(max_tokens, most)  # clients ask for as much as the largest models can answer
     p, vocabulary = request.sampling, model.info.vocab_size
     _check_sampling(p)
     _check_penalties(p, vocabulary)
@@ -233,16 +233,16 @@ def validate_request(request: Request, model: ServedModel) -> Request:
     _check_ends(request, max_tokens, vocabulary)
     _check_wish(request.wish, model.info)
     check_caller(request.caller)
-    # -0.0 would be greedy too, and look strange on a span.
+    # -0.0 becomes 0.0, which looks better on a span.
     sampling = replace(p, temperature=p.temperature + 0.0, min_p=p.min_p + 0.0)
-    stop = tuple(dict.fromkeys(filter(None, request.stop)))  # an empty one, which some clients send, is none
+    stop = tuple(dict.fromkeys(filter(None, request.stop)))  # some clients send empty ones
     wish = replace(request.wish, local_only=_local_only_reason(request), token_ids_only=_token_id_reason(request))
     return replace(request, max_tokens=max_tokens, sampling=sampling, stop=stop, wish=wish)
 
 
 @dataclass(frozen=True, slots=True)
 class RouteAnswer:
-    """Which way a request would go. `expected_tokens` of the answer."""
+    """The route that a request would get. `expected_tokens`: of the answer."""
 
     route: Route
     prompt_tokens: int
@@ -251,7 +251,8 @@ class RouteAnswer:
 
 
 def _token_id_reason(request: Request) -> str:
-    """What of the request has meaning only with this model's token ids, for people; empty where nothing has."""
+    """Returns why the request makes sense only with this model's token ids, as text for people; empty if it does
+    without."""
     has = {
         "tokens": isinstance(request.prompt, TokenIds),
         "logprobs": request.logprobs is not None,
@@ -260,19 +261,20 @@ def _token_id_reason(request: Request) -> str:
         "sampling.logit_bias": bool(request.sampling.logit_bias),
     }
     named = ", ".join(name for name, given in has.items() if given)
-    return f"{named} of this model's token ids, and the remote has another tokenizer" if named else ""
+    return f"{named}: token ids of this model, and the remote has another tokenizer" if named else ""
 
 
 def _local_only_reason(request: Request) -> str:
-    """What of the request only this daemon's own target answers, for people; empty where nothing is."""
+    """Returns why only this daemon's own model can answer the request, as text for people; empty if another can,
+    too."""
     if request.prompt_top_logprobs is not None:
         field = "prompt_logprobs" if request.prompt_logprobs is not None else "logprobs with echo"
-        return f"{field}: log-probabilities of a prompt are those of this daemon's own model"
+        return f"{field}: log-probabilities of a prompt come from this daemon's own model"
     return "max_tokens 0: there is no answer to decode" if request.max_tokens == 0 else ""
 
 
 def check_length(ids: Sequence[int], prompt: Prompt, model: ServedModel) -> None:
-    """A prompt leaves room for at least one token. Raises InvalidRequest."""
+    """Raises InvalidRequest for an empty prompt, or one that leaves no room for a token."""
     name = "chat" if isinstance(prompt, Chat) else "prompt" if isinstance(prompt, RawText) else "tokens.ids"
     most = model.info.context_length - 1
     allowed = f"1 to {most} tokens, one less than the model's context"
@@ -280,8 +282,8 @@ def check_length(ids: Sequence[int], prompt: Prompt, model: ServedModel) -> None
 
 
 def default_max_tokens(prompt_tokens: int, model: ServedModel) -> int:
-    """Of an answer where the request does not say: fewer than the daemon's default where the context, or the memory for
-    it, has room for fewer."""
+    """Returns the limit of an answer whose request sets none: the daemon's default, or less if the context, or the
+    memory for it, has less room."""
     room = (model.info.largest_context or model.info.context_length) - prompt_tokens
     return max(1, min(model.default_max_tokens, room))
 
@@ -292,8 +294,8 @@ def check_caller(name: str) -> None:
 
 
 def template_refusal(messages: Sequence[Message], wanted: str) -> InvalidRequest:
-    """What the template makes of messages is not `wanted`. Templates raise on what they do not take, each in its own
-    way: roles out of order, no system message, …"""
+    """The error for messages that the template does not handle as `wanted`. Templates raise errors of their own: for
+    roles out of order, for a system message, …"""
     roles = ", ".join(message.role for message in messages)
     return InvalidRequest("chat.messages", roles, f"messages that the model's template {wanted}")
 

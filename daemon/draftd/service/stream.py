@@ -1,8 +1,8 @@
-"""From the engine thread to the client: one wake-up of the event loop per step for all sequences, one stream for each
+"""Carries the engine's output to clients: one wake-up of the event loop per step for all sequences, one stream for each
 request, and a guard against clients that do not read.
 
-The engine never waits for a client. What a slow one has not taken is merged into one message, and bounded by the
-answer itself: no more tokens than the request may emit.
+The engine never waits for a client. Output that a slow client has not taken is merged into one message. Its size is
+bounded by the answer: a request may emit only so many tokens.
 """
 
 from __future__ import annotations
@@ -30,40 +30,39 @@ class Receiver(Protocol):
 
 
 class Mailbox:
-    """Carries what the engine says to one event loop, which is woken once however much is posted before it turns.
+    """Carries the engine's messages to one event loop. All messages posted before the loop runs share one wake-up.
 
-    The wake-up keeps the interpreter lock. `call_soon_threadsafe` gives it up for the length of its system call, and
-    the loop, awake at once, takes it and makes the engine wait while it writes to clients; so woken it gets its turn
-    a moment later, when the engine gives the lock up to wait for MLX.
-    """
+    The wake-up keeps the interpreter lock. `call_soon_threadsafe` would release it during its system call: the loop
+    would take the lock, and the engine would wait while the loop writes to clients. With the lock kept, the loop runs a
+    moment later, when the engine releases the lock to wait for MLX."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._queue: deque[tuple[Receiver, Any]] = deque()
         self._awake = False
-        self._write = ctypes.PyDLL(None).write  # libc's write(2), which keeps the interpreter lock when called so
+        self._write = ctypes.PyDLL(None).write  # libc's write(2), called so that it keeps the interpreter lock
         self._write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
         self._write.restype = ctypes.c_ssize_t
         self._closed = False
-        self._lock = threading.Lock()  # a descriptor that is closed may be another's the next moment
+        self._lock = threading.Lock()  # the number of a closed descriptor may be reused at once
         self._out, self._in = os.pipe()
         for end in (self._out, self._in):
             os.set_blocking(end, False)
         loop.add_reader(self._out, self._deliver)
 
     def post(self, to: Receiver, item: Any) -> None:
-        """Engine thread. After `close` it is dropped."""
+        """Posts `item`, on the engine thread. Drops it after `close`."""
         with self._lock:
             if self._closed:
                 return
             self._queue.append((to, item))
             if not self._awake:
                 self._awake = True
-                if self._write(self._in, b"\0", 1) != 1:  # the wake-up that cannot fail, if a slower one
+                if self._write(self._in, b"\0", 1) != 1:  # slower, but cannot fail
                     self._loop.call_soon_threadsafe(self._deliver)
 
     def close(self) -> None:
-        """Event loop. What was not delivered is dropped."""
+        """Closes the mailbox, on the event loop. Undelivered items are dropped."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -74,23 +73,22 @@ class Mailbox:
 
     def _deliver(self) -> None:
         if not self._closed:
-            with contextlib.suppress(BlockingIOError):  # woken without it
+            with contextlib.suppress(BlockingIOError):  # woken by `call_soon_threadsafe`
                 os.read(self._out, 1)
-        self._awake = False  # first: what is posted from here on wakes the loop again
+        self._awake = False  # before the deliveries: an item posted from now on wakes the loop again
         while self._queue:
             to, item = self._queue.popleft()
             try:
                 to.receive(item)
-            except Exception:  # the other streams are not held up by it
-                log.exception("what the engine said was not delivered to one stream")
+            except Exception:  # other streams go on
+                log.exception("a message of the engine was not delivered to its stream")
 
 
 class TokenStream:
-    """`core.TokenSink` of one request; its handler takes from the other end.
+    """The `core.TokenSink` of one request. The request's handler takes from the stream.
 
-    `on_late` hears the outcome when the handler has gone before it: someone must. `arrived`: what the streams of one
-    request share, so that their handler can wait for all of them.
-    """
+    `on_late` gets the outcome if it comes after the handler has gone. `arrived` is shared by the streams of one
+    request, so that their handler can wait for all of them."""
 
     def __init__(
         self, mailbox: Mailbox, on_late: Callable[[Outcome], None], arrived: asyncio.Event | None = None
@@ -122,8 +120,8 @@ class TokenStream:
         self._arrived.set()
 
     async def take(self) -> Emission | None:
-        """All of one verifier that has come since the last call, as one, but what is told of the prompt by itself; None
-        when the request has ended and all was taken."""
+        """Merges pending emissions from the same verifier; one with log-probabilities of the prompt stays alone.
+        Returns None when the request has ended and everything was taken."""
         while not self._pending:
             if self.outcome is not None:
                 return None
@@ -146,16 +144,16 @@ class TokenStream:
 
     @property
     def ready(self) -> bool:
-        """`take` would not wait."""
+        """Whether `take` would return at once."""
         return bool(self._pending) or self.outcome is not None
 
     @property
     def exhausted(self) -> bool:
-        """All was taken and no more will come."""
+        """Whether everything was taken and no more will come."""
         return self.outcome is not None and not self._pending
 
     def abandon(self) -> None:
-        """The handler is going. Drops what was not taken."""
+        """Drops what was not taken: the handler goes away."""
         self._abandoned = True
         self._pending.clear()
 
@@ -165,8 +163,8 @@ Write = Callable[[Awaitable[None]], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def stall_guard(seconds: float | None) -> AsyncIterator[Write]:
-    """Around a stream, in its task: gives what it writes with. A write that lasts longer than `seconds` (within twice
-    that) ends the block with ClientStalled. `seconds` None waits for ever. One timer for a whole stream: one for each
+    """Yields the function with which the stream's task writes. A write that takes longer than `seconds` (noticed within
+    twice that) ends the block with ClientStalled. None: no limit. One timer serves the whole stream: a timer for each
     write would cost half a write."""
     loop = asyncio.get_running_loop()
     since: float | None = None
@@ -184,7 +182,7 @@ async def stall_guard(seconds: float | None) -> AsyncIterator[Write]:
         if since is not None and now >= since + seconds:
             timeout.reschedule(now)
         else:
-            # No sooner than the write in hand could be late, or the next one.
+            # The earliest time at which this write, or the next one, can be late.
             timer = loop.call_at((now if since is None else since) + seconds, check, seconds)
 
     timeout = asyncio.timeout(None)

@@ -1,10 +1,12 @@
 """The process that renders chat templates: `python -P -m draftd.service.template_worker`.
 
-A template comes with a model, and may take for ever, or make a text that fills the memory. Here it can only end this
-process. It is asked on the standard input and answers on the standard output, JSON, one a line: a template with its
-variables and the seconds that a text may take, which is answered when it is ready, or messages with tools and
-arguments, which are answered with their text or with what is wrong. It ends with its input, so it never outlives the
-daemon.
+A template comes with a model. It may loop forever, or render a text that fills the memory; here it can end only this
+process.
+
+Requests come on the standard input and replies go to the standard output, as JSON, one a line. A request is either a
+template, with its variables and the seconds that a text may take, or messages, with tools and arguments. The reply to a
+template says that it is ready. The reply to messages has their text, or the error. The process ends with its input, so
+it never outlives the daemon.
 """
 
 from __future__ import annotations
@@ -21,23 +23,23 @@ import psutil
 
 from draftd.models.conversation import Messages, TemplateShape, ToolsIgnored, unfinished
 
-_MEMORY = 1 << 30  # bytes beyond what the process has when it is ready
+_MEMORY = 1 << 30  # bytes that rendering may take, beyond the process itself
 
 
 def main() -> None:
-    # These are the daemon's to obey, also where a supervisor sends them to all processes: it ends this one.
+    # The daemon handles these signals and ends this process, even if a supervisor sends them to all processes.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     from transformers.utils.chat_template_utils import render_jinja_template  # takes seconds
 
-    if sys.platform == "linux":  # macOS bounds no process so
+    if sys.platform == "linux":  # macOS does not support this limit
         most = psutil.Process().memory_info().vms + _MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
     def render(
         messages: Messages, tools: Messages, arguments: Mapping[str, Any] | None = None, *, answer: bool = True
     ) -> str:
-        """`answer`: the message that follows is begun."""
+        """`answer`: the text ends with the beginning of the answer's message."""
         rendered: Any = render_jinja_template(
             conversations=[[dict(one) for one in messages]],
             tools=[dict(one) for one in tools] or None,
@@ -57,8 +59,8 @@ def main() -> None:
             shape = TemplateShape(render, source, generic_tools=template["generic_tools"])
             _say({"ready": True})
             continue
-        # The signal's default ends the process, whatever the template is at. It is of processor time: on a busy machine
-        # a text has as long as on an idle one.
+        # The signal ends the process, whatever the template does. It counts processor time, so that a text has as long
+        # on a busy machine as on an idle one.
         signal.setitimer(signal.ITIMER_PROF, template["seconds"])
         reply: dict[str, Any]
         try:

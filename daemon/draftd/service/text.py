@@ -1,6 +1,6 @@
-"""Text on one side, token ids on the other: tokenising what came in, detokenising what goes out, stop strings.
+"""Converts between text and token ids: tokenises prompts, detokenises answers, finds stop strings.
 
-Text that may yet become a stop string is held back, so that a client never sees a part of one.
+Text that may still become a stop string is held back, so that a client never sees a part of one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from draftd.service.request import Prompt, RawText, Request, ServedModel, TokenI
 
 # Longer texts are tokenised on another thread: a megabyte takes about a second.
 _INLINE_CHARACTERS = 4096
-_INLINE_TOKENS = 1024  # likewise, those that become text
+_INLINE_TOKENS = 1024  # the same for tokens that become text
 # No vocabulary has tokens this long: a text of more characters per token of context cannot fit.
 _LONGEST_TOKEN = 512
 _USUAL_TOKEN = 16  # few texts have more characters per token
@@ -30,7 +30,8 @@ _MARGIN = 64
 async def tokenise(
     prompt: Prompt, tokenizer: Tokenizer, model: ServedModel, executor: Executor, renderer: ChatRenderer, client: str
 ) -> tuple[int, ...]:
-    """Raises InvalidRequest where the prompt is empty or too long, or the template turns the messages down."""
+    """Returns the prompt's tokens. Raises InvalidRequest if the prompt is empty or too long, or the template rejects
+    the messages."""
     field = "prompt" if isinstance(prompt, RawText) else "chat"
     if isinstance(prompt, TokenIds):
         ids: Sequence[int] = prompt.ids
@@ -58,11 +59,11 @@ async def tokenise(
 
 
 def _surely_too_long(text: str, tokenizer: Tokenizer, context_length: int) -> bool:
-    """Whether a text is far too long, found out from its beginning: tokenising all of it may take many seconds."""
+    """Whether a text is far too long, judged by its beginning: tokenising all of it may take many seconds."""
     if len(text) > context_length * _LONGEST_TOKEN:
         return True
     head = text[: context_length * _USUAL_TOKEN]
-    # A token may straddle the cut, and a template may drop some text: so a margin.
+    # A margin: the cut may divide a token, and a template may drop some text.
     return len(head) < len(text) and len(tokenizer.encode(head)) >= context_length + _MARGIN
 
 
@@ -79,12 +80,10 @@ def _encode(prompt: RawText | Chat, tokenizer: Tokenizer) -> list[int]:
 
 
 class StopScanner:
-    """Finds the first stop string to be complete in a text that arrives in pieces.
+    """Finds the first stop string that becomes complete in a text that arrives in pieces.
 
-    Of strings complete at the same character, the longest counts. The text ends before it, or with it. No more
-    is held back than the longest beginning of a stop string, so that a long text costs no more per character than a
-    short one.
-    """
+    Of the strings complete at the same character, the longest counts. At most the longest beginning of a stop string is
+    held back, so a long text costs no more per character than a short one."""
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         """`include`: the stop string that matched is part of the text."""
@@ -94,10 +93,10 @@ class StopScanner:
         self._longest = max(map(len, self._beginnings), default=0)
         self._pending = ""
         self.matched = ""
-        self.after = ""  # what was fed beyond the match
+        self.after = ""  # text after the match
 
     def feed(self, text: str) -> str:
-        """The text that is now known to be outside of any stop string. After a match, nothing."""
+        """Returns the text that is now known to be outside any stop string; empty after a match."""
         if not self._stops:
             return text
         if self.matched:
@@ -114,14 +113,15 @@ class StopScanner:
         return whole[:sure]
 
     def finish(self) -> str:
-        """What was held back: the text ended without the rest of a stop string."""
+        """Returns the text that was held back: no stop string was completed."""
         rest, self._pending = self._pending, ""
         return rest
 
 
 @dataclass(frozen=True, slots=True)
 class StopConditions:
-    """What ends an answer besides the model's own end tokens. `include`: the text has what ended it."""
+    """The conditions that end an answer, besides the model's own end tokens. `include`: the text includes the string or
+    token that ended it."""
 
     strings: Sequence[str] = ()
     ids: Sequence[int] = ()
@@ -130,9 +130,9 @@ class StopConditions:
 
 @dataclass(frozen=True, slots=True)
 class TextForm:
-    """How an answer's tokens become text. `continues`: it goes on from a text, such as a raw prompt, so no space is
-    dropped that it begins with. `special`: the text has the special tokens that the model chose. `before`: characters
-    that precede the answer in the text, those of an echoed prompt."""
+    """How an answer's tokens become text. `continues`: the answer continues another text, such as a raw prompt, so a
+    space at its beginning is kept. `special`: the text includes special tokens that the model chose. `before`:
+    characters that precede the answer in the text, such as an echoed prompt."""
 
     continues: bool = False
     special: bool = False
@@ -140,13 +140,13 @@ class TextForm:
 
 
 class TextStream:
-    """The text of one answer, as its tokens arrive, with any stop string. Neither end-of-text tokens nor special ones
-    have a text."""
+    """The text of one answer, as its tokens arrive. Stop strings are not removed. End tokens and special tokens have no
+    text."""
 
     def __init__(
         self, tokenizer: Tokenizer, ends: StopConditions, form: TextForm, reads: Callable[[str], bool]
     ) -> None:
-        """`reads`: which special tokens have a text all the same, for whoever reads it."""
+        """`reads`: whether a special token has a text after all, because a parser looks for it."""
         self._detokenizer = tokenizer.detokenizer(continues=form.continues)
         silent = not ends.include and ends.ids
         self._silent = tokenizer.eos_ids.union(ends.ids) if silent else tokenizer.eos_ids
@@ -155,12 +155,12 @@ class TextStream:
         self._reads = reads
 
     def offset(self, token: int) -> int:
-        """Characters of the text before the one that the next token begins."""
+        """Returns how many characters of the text precede the next token's."""
         begun = self._detokenizer.length if self._is_silent(token) else self._detokenizer.begins_at(token)
         return self._before + begun
 
     def add(self, token: int) -> str:
-        """The text that became certain with the token; empty while a character is unfinished."""
+        """Returns the text that became certain with the token; empty while a character is unfinished."""
         return "" if self._is_silent(token) else self._detokenizer.add(token)
 
     def finish(self) -> str:
@@ -176,8 +176,8 @@ class TextStream:
 async def echoed_prompt(
     request: Request, ids: Sequence[int], tokenizer: Tokenizer, executor: Executor
 ) -> tuple[str, Sequence[int]]:
-    """The text of its prompt that the answer begins with, and with log-probabilities where each of the prompt's tokens
-    begins in it."""
+    """Returns the prompt's text that the answer begins with. With log-probabilities, also returns where each token of
+    the prompt begins in it. Both are empty if the request does not echo."""
     if not request.echo:
         return "", ()
     written = request.prompt.text if isinstance(request.prompt, RawText) else None
@@ -189,8 +189,8 @@ async def echoed_prompt(
 
 
 def text_of_prompt(tokenizer: Tokenizer, ids: Sequence[int], written: str | None) -> tuple[str, list[int]]:
-    """The text of a prompt, and for each of its tokens how many characters precede the one that it begins. `written`:
-    what was tokenised, if anything was; special tokens that it does not have, as the one in front, are no text."""
+    """Returns the prompt's text, and for each token how many characters precede its own. `written`: the text that was
+    tokenised; None for token ids. A special token that `written` does not have, such as a first one, has no text."""
     stream, special = tokenizer.detokenizer(), tokenizer.special_tokens
     pieces, offsets = [], []
     for token in ids:

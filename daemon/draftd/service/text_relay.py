@@ -1,6 +1,6 @@
-"""A request that another daemon answers in text, since its token ids are not this daemon's: what it tells is passed on.
+"""Relays a request to another daemon that answers in text, because its token ids differ from this daemon's.
 
-The engine has no part in it. Token ids and counts are the other daemon's, times are this one's.
+The engine is not involved. Token ids and counts are the other daemon's; times are measured here.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from draftd.telemetry.spans import InferenceSpan, Part
 
 @dataclass(frozen=True, slots=True)
 class RelayStarted:
-    """The other daemon has taken the request; `prompt_tokens` by its tokenizer."""
+    """The other daemon has accepted the request. `prompt_tokens`: counted with its tokenizer."""
 
     prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class RelayFinished:
-    """The end of one choice, as the other daemon tells it. Seconds are its own: until it was scheduled, and of its
-    engine."""
+    """The end of one choice, as the other daemon reports it. `queue_seconds` (until it was scheduled) and
+    `target_seconds` (of its engine) are measured there."""
 
     choice: int
     reason: FinishReason
@@ -52,15 +52,15 @@ class RelayFinished:
 
 
 class RemoteAnswers(Protocol):
-    """The seam to the daemon that answers."""
+    """The interface to the daemon that answers."""
 
     def answer(self, request: Request, trace: str) -> AsyncGenerator[RelayStarted | Chunk | RelayFinished, None]:
-        """`RelayStarted` first, then chunks, whose verifier is REMOTE, and the end of each choice. Closing it cancels
-        the request there. Raises RemoteDown where the other daemon cannot be reached, or goes; another DraftdError
-        where it refuses the request or ends it. `trace`: what names the request's span (W3C traceparent)."""
+        """Yields `RelayStarted`, then chunks, whose verifier is REMOTE, and the end of each choice. Closing the
+        generator cancels the request there. Raises RemoteDown if the other daemon cannot be reached or is lost; another
+        DraftdError if it refuses or ends the request. `trace`: names the request's span (W3C traceparent)."""
 
     async def close(self) -> None:
-        """Requests are cancelled."""
+        """Cancels the requests."""
 
 
 Events = AsyncGenerator[RelayStarted | Chunk | RelayFinished, None]
@@ -73,7 +73,7 @@ class _RelayedChoice:
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     over: bool = False
-    has_parts: bool = False  # it has parts besides its text
+    has_parts: bool = False  # thoughts or calls, besides text
 
     def take(self, chunk: Chunk, now: float) -> None:
         stats, tokens = self.stats, len(chunk.emission.tokens)
@@ -88,7 +88,7 @@ class _RelayedChoice:
         else:
             stats.gaps.append(now - stats.last_token)
         stats.last_token = now
-        accepted = sum(chunk.emission.from_draft)  # until the end, when all is told
+        accepted = sum(chunk.emission.from_draft)  # until the end, when the other daemon reports its counts
         stats.counts.emitted += tokens
         stats.counts.accepted += accepted
         stats.counts.drafted += accepted
@@ -98,13 +98,13 @@ class _RelayedChoice:
 
     @property
     def parts(self) -> list[Part]:
-        """As telemetry takes them."""
+        """The answer's parts for telemetry."""
         thought = "".join(self.thoughts)
         return [*([{"type": "reasoning", "content": thought}] if thought else []), text_part("".join(self.texts))]
 
 
 class TextRelay:
-    """One request. `on_end` hears of each choice's outcome, once."""
+    """One request that another daemon answers. `on_end` gets each choice's outcome, once."""
 
     def __init__(
         self,
@@ -126,8 +126,8 @@ class TextRelay:
         ]
 
     async def run(self, send: Send, write: Write, continue_locally: Callable[[str, int, str], None]) -> None:
-        """Passes on what comes. Where the other daemon goes, `continue_locally` is told the text so far, its tokens,
-        and why, and may have it continued. Raises DraftdError where the answer ended before its end, after its
+        """Passes on the other daemon's events. If that daemon is lost, calls `continue_locally` with the text so far,
+        its number of tokens and the reason. Raises DraftdError if the answer ends before it is complete, after its
         `ChoiceFinished`."""
         reason = FinishReason.CANCELLED
         try:
@@ -159,19 +159,20 @@ class TextRelay:
                     self._finish(i, reason)
 
     def stop(self) -> None:
-        """Ends it now: the daemon does not wait for it any longer."""
-        with contextlib.suppress(RuntimeError):  # it is about to end
+        """Ends the request now: the daemon no longer waits for it."""
+        with contextlib.suppress(RuntimeError):  # it is ending already
             self._limit.reschedule(0.0)
 
     async def _end(self, reason: FinishReason, error: DraftdError, write: Write, send: Send) -> None:
-        """Of all choices that have none."""
+        """Ends all choices that have not ended."""
         retry = error.retry_after or 1.0 if isinstance(error, RemoteDown) else None
         for i, choice in enumerate(self._choices):
             if not choice.over:
                 await write(send(self._finish(i, reason, error=error.message, unavailable=retry)))
 
     def _try_local(self, error: RemoteDown, continue_locally: Callable[[str, int, str], None]) -> bool:
-        """Only plain text can be: of a thought or a call the local model has other marks."""
+        """Has the answer continued by the local model if it is plain text so far; returns whether it is. Thoughts and
+        calls cannot be continued: the local model marks them differently."""
         choice = self._choices[0]
         if choice.over or choice.has_parts:
             return False
@@ -183,7 +184,7 @@ class TextRelay:
         return True
 
     def merge_outcome(self, outcome: Outcome) -> Outcome:
-        """Of the whole answer, that of its last part being `outcome`."""
+        """Returns the outcome of the whole answer, whose last part, decoded locally, ended with `outcome`."""
         before, after = self._choices[0].stats, outcome.stats
         begun = (
             {}
@@ -241,7 +242,8 @@ class TextRelay:
 
 
 async def begin_relay(answers: RemoteAnswers, request: Request, trace: str) -> tuple[Events, RelayStarted]:
-    """The events that follow, once the other daemon has taken the request. Raises what it is refused with."""
+    """Returns the events that follow, and the other daemon's acceptance of the request. Raises the error of a
+    refusal."""
     events = answers.answer(request, trace)
     first = await anext(events, None)
     if not isinstance(first, RelayStarted):
@@ -251,5 +253,5 @@ async def begin_relay(answers: RemoteAnswers, request: Request, trace: str) -> t
 
 
 def local_plan(plan: DecodePlan, why: str) -> DecodePlan:
-    """The same, decoded here after all."""
+    """Returns the plan with the strategy `local`, and why it is local after all."""
     return replace(plan, strategy=Strategy.LOCAL, reason=f"{plan.reason}; local after all: {why}")

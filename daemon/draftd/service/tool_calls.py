@@ -1,10 +1,10 @@
-"""The tool calls of one answer, as their text arrives.
+"""Parses the tool calls of one answer as their text arrives.
 
-Where a format writes arguments as JSON, a call begins as soon as its name is known and its arguments have begun, and
-they are told piece by piece, as they are written. All other calls are told at once when they are complete.
+If a format writes arguments as JSON, a call begins as soon as its name is known and its arguments have begun. The
+arguments are then sent piece by piece. All other calls are sent at once when they are complete.
 
-A call that is malformed, or that the answer ends within, is told as the text that it is. If it had begun before, it
-ends with the arguments that were told, and what words follow them are text: nothing is told twice.
+A call that is malformed, or that the answer ends within, is sent as text. If it had begun before, it ends with the
+arguments that were sent, and the words after them are sent as text: nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _LONGEST = 512  # characters before the arguments of a call, and after them
 
 
 class CallReader:
-    """`feed` what comes between the marks of the format, after `begin`, then `end`. What is told, and then `done`, does
+    """Call `begin` after the format's first mark, `feed` with the text up to its last mark, then `end`. The result does
     not depend on how the text is cut."""
 
     def __init__(self, written: ToolFormat, tools: tuple[Tool, ...], *, single: bool) -> None:
-        """`single`: after one complete call there is no more."""
+        """`single`: the answer has at most one call."""
         self._written, self._tools, self._single = written, tool_dicts(tools), single
         self._names = {tool.name for tool in tools}
         self._begun = 0
@@ -38,9 +38,9 @@ class CallReader:
         return self._single and bool(self.complete)
 
     def begin(self) -> None:
-        """The mark before calls has come."""
-        self._raw = ""  # since the last complete call
-        self._deferred = not self._written.styles  # it is read when it has ended
+        """Begins a section of calls, after its first mark."""
+        self._raw = ""  # text since the last complete call
+        self._deferred = not self._written.styles  # the call is parsed when the section has ended
         self._last_style: JsonStyle | None = None  # of the last complete call between these marks
         self._open: _OpenCall | None = None
 
@@ -52,7 +52,7 @@ class CallReader:
         return deltas
 
     def end(self, mark: str, *, cut: bool) -> list[Delta]:
-        """The calls end with `mark`, or (`cut`) are cut short."""
+        """Ends the section at `mark`, or (`cut`) before its last mark."""
         raw, before, call = self._raw, self._last_style, self._open
         if self.done or (call is None and before is not None and before.closing.fullmatch(raw)):
             return []
@@ -62,9 +62,9 @@ class CallReader:
             calls = self._written.read(raw, self._tools)
             if call is None:
                 return self._emit_calls(calls)
-            # It has begun, and what follows its arguments is unusual.
+            # The call has begun, and an unexpected text follows its arguments.
             if not call.matches(calls):
-                raise MalformedCall("it is not as it began")
+                raise MalformedCall("its end does not fit its beginning")
             return [self._end_call(call)]
         except MalformedCall as error:
             if call is not None:
@@ -76,7 +76,7 @@ class CallReader:
         return [TextDelta(raw if before is not None else f"{self._written.start}{raw}{mark}")]
 
     def _step(self, deltas: list[Delta]) -> bool:
-        """One call further, or to its arguments. False where more text is needed."""
+        """Reads to the arguments of a call, or to its end. Returns False if more text is needed."""
         if self._open is None:
             for style in self._written.styles:
                 if (header := style.header.match(self._raw)) and header.end() <= _LONGEST:
@@ -128,7 +128,7 @@ class CallReader:
 
 
 class _OpenCall:
-    """A call whose arguments, a JSON object, are coming. `at` is how much of the text was read."""
+    """A call whose arguments, a JSON object, are arriving. `at`: how much of the text was read."""
 
     def __init__(self, style: JsonStyle, begun: ToolCallBegun, at: int) -> None:
         self.style, self.begun, self.at = style, begun, at
@@ -137,7 +137,7 @@ class _OpenCall:
         self._depth, self._string, self._escaped = 0, False, False
 
     def take_arguments(self, text: str) -> str:
-        """What came of the arguments."""
+        """Reads on, and returns the new piece of the arguments."""
         end = self.at
         while end < len(text) and not self.closed:
             self._read(text[end])
@@ -147,7 +147,7 @@ class _OpenCall:
         return piece
 
     def matches(self, calls: list[FoundCall]) -> bool:
-        """Whether these calls are this one."""
+        """Whether `calls` is this call alone."""
         if not self.closed or len(calls) != 1 or calls[0].name != self.begun.name or not is_object(self.arguments):
             return False
         return bool(json.loads(calls[0].arguments) == json.loads(self.arguments))

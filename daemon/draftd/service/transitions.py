@@ -1,5 +1,4 @@
-"""Transitions for clients: those that are kept, and those that happen while a client watches. A watcher that does not
-read delays nothing else."""
+"""Lists transitions for clients, and sends new ones to watchers. A watcher that does not read delays nothing else."""
 
 from __future__ import annotations
 
@@ -12,20 +11,20 @@ from draftd.journal import Journal, Transition
 from draftd.service.stream import stall_guard
 
 MOST_WATCHERS = 32
-MOST_LISTED, LISTED = 1000, 100  # transitions in one answer: at most, and where no limit is given
+MOST_LISTED, LISTED = 1000, 100  # transitions in one answer: the maximum, and the default
 
 T = TypeVar("T")
 
 
 class Transitions:
-    """What clients may read of the journal, and watch until `stopping` is set. Event loop only."""
+    """The journal's transitions, for clients to list, or to watch until `stopping` is set. Event loop only."""
 
     def __init__(self, journal: Journal, stopping: asyncio.Event, write_stall_seconds: float | None = None) -> None:
         self._journal, self._stopping, self._stall = journal, stopping, write_stall_seconds
         self.watchers = 0
 
     def latest(self, limit: int, after: int) -> Sequence[Transition]:
-        """The latest `limit` of those after number `after`; limit 0 is the usual many. Raises InvalidRequest."""
+        """Returns the latest `limit` transitions after number `after`; limit 0 means LISTED. Raises InvalidRequest."""
         if not 0 <= limit <= MOST_LISTED:
             raise InvalidRequest("limit", limit, f"1 to {MOST_LISTED}; 0 is {LISTED}")
         self._check(after)
@@ -34,11 +33,12 @@ class Transitions:
     async def watch(
         self, after: int | None, begun: Callable[[], Awaitable[None]], send: Callable[[Transition], Awaitable[None]]
     ) -> NoReturn:
-        """Calls `begun` as soon as the watcher misses nothing any more, then sends those that are kept and later than
-        `after` (None: none of them), then each as it happens.
+        """Calls `begun` as soon as the watcher cannot miss a transition. Then sends the kept ones after number `after`
+        (None: none of them), then each new one.
 
-        Raises InvalidRequest, QueueFull where too many watch already, NotServing once the daemon is stopping,
-        ClientStalled for a watcher that does not read, and where the journal no longer keeps the next one."""
+        Raises InvalidRequest; QueueFull if too many watch already; NotServing once the daemon is stopping;
+        ClientStalled for a watcher that does not read, or that falls so far behind that the journal no longer has its
+        next one."""
         if after is not None:
             self._check(after)
         if self.watchers >= MOST_WATCHERS:
@@ -46,7 +46,7 @@ class Transitions:
         self.watchers += 1
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         last = self._last if after is None else after
-        unread = self._later(last)  # some of those that are long past may be gone, which is no hole
+        unread = self._later(last)  # old ones may be dropped already, which is no gap
 
         def wake(transition: Transition) -> None:  # on any thread
             loop.call_soon_threadsafe(woken.set)
@@ -76,7 +76,8 @@ class Transitions:
         return [one for one in self._journal.latest(MOST_LISTED) if one.number > last]
 
     def _check(self, after: int) -> None:
-        """A number that is yet to come is refused: it was counted elsewhere, and nothing after it would be missed."""
+        """Raises InvalidRequest for a number that no transition has had: it was counted elsewhere, and a watcher would
+        miss the next transitions."""
         if not 0 <= after <= self._last:
             raise InvalidRequest("after_number", after, f"0 to {self._last}, the latest transition's")
 
@@ -88,7 +89,7 @@ class Transitions:
 
 
 async def unless_set(stopping: asyncio.Event, wanted: Awaitable[T]) -> T:
-    """What `wanted` ends with. Raises NotServing as soon as the daemon stops; what is not done by then is given up."""
+    """Returns the result of `wanted`. If `stopping` is set first, cancels it and raises NotServing."""
     result, ending = asyncio.ensure_future(wanted), asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait((result, ending), return_when=asyncio.FIRST_COMPLETED)

@@ -5,9 +5,10 @@
     3. steps go to the engine thread at once; verdicts come back by the event loop
     4. closed: the edge is done, the text has ended, nothing came for long, or the daemon stops
 
-What the engine emits for peers, less what they discarded, is what their edges applied: of each sequence it is known how
-far its text was decided, and the edge says how much of that it has (`CloseSequence`, or an `OpenSequence` of the same
-number)."""
+The tokens emitted for peers, less those they discarded, are the tokens that edges applied. The verifier knows how far
+each text was decided. The edge says how much of it it applied, in a `CloseSequence` or an `OpenSequence` of the same
+number.
+"""
 
 from __future__ import annotations
 
@@ -62,21 +63,21 @@ from draftd.telemetry.remote import VerificationSpan
 from draftd.token_bucket import TokenBucket
 
 MAX_PROPOSED = 1024
-"""Tokens in a step."""
+"""Most tokens that a step proposes."""
 _TICK_SECONDS = 0.25
-_PRESSED_SECONDS = 2.0  # that a sequence may be idle for, while requests wait for memory
+_PRESSED_SECONDS = 2.0  # longest idle time of a sequence while requests wait for memory
 _RETRY_SECONDS = 5.0
-_OPEN_COST = 20.0  # messages that one counts for, until something has come of it
-_NEW_EDGES_PER_SECOND = 1.0  # edges that were not here before
+_OPEN_COST = 20.0  # messages that an opening counts for, until its first verdict
+_NEW_EDGES_PER_SECOND = 1.0  # edges never seen before
 _MOST_NEW_EDGES = 64.0  # at once
-_REMEMBERED = 4  # peers are, for each that may be connected
+_REMEMBERED = 4  # peers, for each that may be connected
 _EDGE = re.compile(r"[0-9a-f]{32}")
 
 log = logging.getLogger(__name__)
 
 
 class VerificationService:
-    """All peers of a daemon. Made and used on one event loop."""
+    """All peers of a daemon. Created and used on one event loop."""
 
     def __init__(
         self,
@@ -85,13 +86,13 @@ class VerificationService:
         settings: Settings,
         begin_span: Callable[[str, int], VerificationSpan],
     ) -> None:
-        """`planner`: of how this daemon drafts by itself. `begin_span`: of a sequence, by the edge's own span and how
-        many tokens it opened with."""
+        """`planner`: plans how this daemon drafts by itself. `begin_span`: begins a sequence's span, from the edge's
+        span and the number of tokens at its opening."""
         self.enabled, self._begin_span = settings.verify.enabled, begin_span
         self.draining = False
         self._worker, self._planner, self._settings, self._limits = worker, planner, settings, settings.verify
-        self._peers: OrderedDict[str, Peer] = OrderedDict()  # the one that connected last is the last
-        self._forgotten = PeerCounts()  # of those that are not remembered
+        self._peers: OrderedDict[str, Peer] = OrderedDict()  # in the order of their latest connections
+        self._forgotten = PeerCounts()  # counts of forgotten peers
         self.refusals = Refusals()
         self._mailbox = Mailbox(asyncio.get_running_loop())
         self._capacity = settings.engine.queue_capacity
@@ -100,15 +101,16 @@ class VerificationService:
         self._fingerprint = OwnFingerprint(worker)
         self._watch: asyncio.Task[None] | None = None
 
-    # what there is
+    # identity and status
 
     def prepare(self) -> None:
-        """The model is loaded: begins to take its fingerprint, which may take long."""
+        """Begins computing the fingerprint of the loaded model, which may take long."""
         if self.enabled:
             self._fingerprint.begin()
 
     async def identity(self) -> VerifierIdentity:
-        """Raises NotServing until the model is loaded and its fingerprint taken."""
+        """Returns this verifier's greeting. Raises NotServing until the model is loaded and its fingerprint
+        computed."""
         self._check_serving()
         fingerprint, info, worker = await self._fingerprint.get(), self._worker.info, self._worker
         return VerifierIdentity(
@@ -126,12 +128,12 @@ class VerificationService:
         )
 
     async def vocabulary(self) -> tuple[str, list[bytes]]:
-        """The tokenizer's fingerprint, and all tokens by id. Raises NotServing."""
+        """Returns the tokenizer's fingerprint, and all tokens by id. Raises NotServing."""
         self._check_serving()
         return (await self._fingerprint.get()).tokenizer, await self._fingerprint.vocabulary()
 
     def status(self) -> VerificationStatus:
-        """On any thread."""
+        """Returns connections, counts and open sequences. Any thread."""
         peers = [(one.connection, one.total(), len(one.open)) for one in list(self._peers.values())]
         connected = {at.address: counts for at, counts, _ in peers if at is not None}
         total = sum_counts([self._forgotten, *(counts for _, counts, _ in peers)])
@@ -140,13 +142,13 @@ class VerificationService:
 
     @property
     def has_status(self) -> bool:
-        """Whether there is anything to say of edges: they are verified for, or were refused. Any thread."""
+        """Whether there is something to report: this daemon verifies for edges, or refused some. Any thread."""
         return self.enabled or any(self.refusals.counts.values())
 
     # connections
 
     def connect(self, edge: str, address: str) -> PeerConnection:
-        """Of the edge with this identity, which has no other after that. Raises NotServing, InvalidRequest,
+        """Opens the edge's connection, and ends its earlier one if there is one. Raises NotServing, InvalidRequest,
         TooManyPeers."""
         self._check_serving()
         if not _EDGE.fullmatch(edge):
@@ -161,7 +163,7 @@ class VerificationService:
                 f"{connected} peers are connected, and at most {most} may be (verify.peers)", retry_after=_RETRY_SECONDS
             )
         if peer_before is None and (seconds := self._new_edges.take()):
-            raise TooManyPeers("edges that were not here before come too fast", retry_after=seconds)
+            raise TooManyPeers("new edges connect too fast", retry_after=seconds)
         peer = peer_before or Peer(edge)
         self._peers[edge] = peer
         self._peers.move_to_end(edge)
@@ -170,15 +172,15 @@ class VerificationService:
         disconnected = [other for other in self._peers.values() if other.connection is None and other.open]
         disconnected.sort(key=lambda other: other.lost_since)
         for other in disconnected[: max(0, connected + 1 + len(disconnected) - most)]:
-            self._end_all(other, "its edge is gone, and others came")
+            self._end_all(other, "its edge is gone, and other edges came")
         self._forget()
         if self._watch is None:
             self._watch = asyncio.create_task(self._watch_peers(), name="draftd-watch-peers")
         return connection
 
     def disconnect(self, connection: PeerConnection) -> None:
-        """Its sequences are kept for a while, and decide nothing meanwhile. What has no token yet ends: what was
-        prefilled of it is in the prefix store, and more is prefilled when the edge comes back."""
+        """Keeps the connection's sequences for a while, without deciding anything for them. A sequence without a new
+        token ends: the prefix store has its prefill, for when the edge comes back."""
         connection.alive = False
         peer = connection.peer
         if peer.connection is connection:
@@ -188,8 +190,8 @@ class VerificationService:
                 self._end(sequence, SequenceClosed(sequence.number, "its connection was lost"))
 
     async def take(self, connection: PeerConnection, message: ToVerifier) -> None:
-        """One message of the peer: returns when the next may be read. Raises InvalidRequest for a step that cannot be
-        one."""
+        """Handles one message of the peer; returns when the next may be read. Raises InvalidRequest for an impossible
+        step."""
         if isinstance(message, Proposal):
             self._step(connection, message)
         elif isinstance(message, CloseSequence):
@@ -199,7 +201,7 @@ class VerificationService:
         await connection.throttle()
 
     def refuse(self, connection: PeerConnection, sequence: int, error: DraftdError) -> None:
-        """Says why a sequence cannot be opened."""
+        """Tells the peer why a sequence cannot be opened, and counts the refusal."""
         self.refusals.add_sequence(error, sequence, connection)
         connection.peer.pace.spend(_OPEN_COST)
         connection.put(SequenceClosed(sequence, error.message, error.retry_after))
@@ -213,7 +215,7 @@ class VerificationService:
         if sequence is not None:
             sequence.counts.steps += 1
         if sequence is None or sequence.closing is not None or sequence.connection is not connection:
-            peer.counts.stale += 1  # it has ended, or is to be opened anew after a connection was lost
+            peer.counts.stale += 1  # it has ended, or must be opened again after a lost connection
             return
         if len(step.proposed) > MAX_PROPOSED:
             raise InvalidRequest("step.proposed", f"{len(step.proposed)} tokens", f"at most {MAX_PROPOSED} tokens")
@@ -236,7 +238,7 @@ class VerificationService:
             return
         if closed_sequence is not None:
             peer.counts.discarded += closed_sequence.settle(message.known)
-        connection.put(SequenceClosed(message.sequence))  # the edge need not say it on another connection again
+        connection.put(SequenceClosed(message.sequence))  # so that the edge need not repeat it on another connection
 
     async def _open(self, connection: PeerConnection, message: OpenSequence) -> None:
         peer = connection.peer
@@ -256,7 +258,7 @@ class VerificationService:
             self.refuse(connection, message.sequence, error)
 
     async def _replace(self, peer: Peer, message: OpenSequence) -> None:
-        """Ends an earlier sequence of that number: the edge goes on from what it knows of the text."""
+        """Ends an earlier sequence of the same number: the edge goes on from the tokens that it has."""
         number, length = message.sequence, len(message.tokens)
         closed_sequence, sequence = peer.ended.get(number), peer.open.pop(number, None)
         if sequence is not None:
@@ -270,10 +272,10 @@ class VerificationService:
             peer.counts.discarded += closed_sequence.settle(length)
             del peer.ended[number]
         elif closed_sequence is not None or number <= peer.forgotten:
-            raise InvalidRequest("open.sequence", number, "a number that was not used before: they count up")
+            raise InvalidRequest("open.sequence", number, "a number that was not used before: numbers count up")
 
     async def _admit(self, connection: PeerConnection, message: OpenSequence) -> tuple[VerifiedSequence, DecodeRequest]:
-        """Raises DraftdError with what it is refused for."""
+        """Checks the message, and returns its sequence and request. Raises the DraftdError of a refusal."""
         self._check_serving()
         peer, worker, deepest = connection.peer, self._worker, self._settings.engine.max_draft_tokens
         check_model(message.fingerprint, (await self._fingerprint.get()).model, worker.info)
@@ -288,7 +290,7 @@ class VerificationService:
             mailbox=self._mailbox, on_message=self._handle, wake=worker.wake,
             span=self._begin_span(message.trace, len(message.tokens)), deepest=deepest,
         )  # fmt: skip
-        # Others come before all but the first of those that wait.
+        # Of the waiting sequences that share a key, all but the first come after other requests.
         waiting = sum(not one.began for other in self._same_share(peer) for one in other.sequences)
         own_plan = self._planner.plan_for_peer(worker.info, len(message.tokens), constrained=bool(grammar))
         priority = min(waiting, MAX_PRIORITY)
@@ -305,8 +307,8 @@ class VerificationService:
         waiting = sum(not one.began for other in self._peers.values() for one in other.open.values())
         own_waiting = sum(not one.began for other in self._same_share(peer) for one in other.open.values())
         if waiting + own_waiting >= max(1, self._capacity // 2):
-            why = f"{waiting} sequences of peers wait, {own_waiting} of this one: the other half of the queue is for "
-            why += "clients, and as many places as a peer takes are left to other peers"
+            why = f"{waiting} sequences of peers wait, {own_waiting} of this share: half of the queue is for clients, "
+            why += "and a peer leaves as many places to other peers as it takes"
             raise TooManySequences(why, retry_after=_RETRY_SECONDS)
         if peer.reserved + tokens > context:
             why = f"{tokens} tokens of context and {peer.reserved} of open sequences"
@@ -322,11 +324,11 @@ class VerificationService:
             return
         sequence.active = now
         if isinstance(item, SequenceOpened):
-            if sequence.began:  # its prefill began anew, after a forward failed
+            if sequence.began:  # its prefill began again, after a failed forward
                 return
             sequence.began = True
         elif isinstance(item, Verdict):
-            if sequence.decided == sequence.opened:  # something has come of the opening
+            if sequence.decided == sequence.opened:  # the first verdict
                 peer.pace.earn(_OPEN_COST)
             count_verdict(sequence, item)
             sequence.decided = item.known + len(item.tokens)
@@ -356,13 +358,13 @@ class VerificationService:
     # ends
 
     def drain(self) -> None:
-        """Takes no more peers and sequences, and ends those that there are: their edges go on elsewhere."""
+        """Refuses new peers and sequences, and ends the open ones: their edges go on elsewhere."""
         self.draining = True
         for peer in self._peers.values():
             self._end_all(peer, "the verifier is draining", _RETRY_SECONDS)
 
     async def close(self) -> None:
-        """What the engine still says is dropped."""
+        """Stops watching, and frees what the service has. What the engine sends afterwards is dropped."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
@@ -370,7 +372,7 @@ class VerificationService:
         self._compiling.shutdown(wait=False, cancel_futures=True)
 
     def _end(self, sequence: VerifiedSequence, closed: SequenceClosed) -> None:
-        """Ends within a step of the engine; then `closed` is said."""
+        """Ends the sequence within a step of the engine; then `closed` is sent."""
         if sequence.closing is None:
             sequence.closing = closed
             self._worker.cancel(sequence.id)
@@ -386,7 +388,7 @@ class VerificationService:
             try:
                 self._end_idle(time.monotonic())
             except Exception:
-                log.exception("peers were not looked after")
+                log.exception("idle peers were not checked")
             await asyncio.sleep(_TICK_SECONDS)
 
     def _end_idle(self, now: float) -> None:
@@ -409,7 +411,7 @@ class VerificationService:
         return [one for one in self._peers.values() if one.share_key == peer.share_key]
 
     def _forget(self) -> None:
-        """Peers that were here long ago, when there are too many."""
+        """Forgets the peers that connected longest ago, if there are too many."""
         spare = len(self._peers) - _REMEMBERED * self._limits.peers
         for edge, peer in list(self._peers.items()):
             if spare > 0 and peer.connection is None and not peer.sequences:

@@ -1,1 +1,1 @@
-"""The wire between an edge and its verifier: the link to another daemon, and its messages."""
+"""The edge's link to its verifier, and the messages on it."""

@@ -1,4 +1,4 @@
-"""What edge and verifier say to each other of a sequence, to and from the messages of `verification.proto`."""
+"""Converts the messages between edge and verifier about a sequence, to and from those of `verification.proto`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from draftd.v1 import inference_pb2 as inference
 from draftd.v1 import verification_pb2 as pb
 
 VERSION = 2
-"""Of the protocol."""
+"""Version of the protocol."""
 
 _MICRO = 1e-6
 _MOST_TRACE = 64  # characters; W3C's has 55
@@ -47,7 +47,8 @@ def to_verifier(message: ToVerifier) -> pb.VerifyRequest:
 
 
 def from_edge(message: pb.VerifyRequest) -> ToVerifier | None:
-    """None for a greeting and a ping. Raises InvalidRequest for a number that has no place in a text."""
+    """Returns None for a greeting and a ping. Raises InvalidRequest for a prompt that is empty or longer than its
+    text."""
     kind = message.WhichOneof("message")
     if kind == "step":
         step = message.step
@@ -102,7 +103,7 @@ def to_edge(message: FromVerifier) -> pb.VerifyResponse:
 
 
 def from_verifier(message: pb.VerifyResponse) -> FromVerifier | None:
-    """None for a greeting and a pong."""
+    """Returns None for a greeting and a pong."""
     kind = message.WhichOneof("message")
     if kind == "opened":
         return SequenceOpened(message.opened.sequence, message.opened.cached_tokens)

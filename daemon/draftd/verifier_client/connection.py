@@ -1,8 +1,9 @@
-"""One connection to a verifier: a channel, the stream on it, and the thread that reads it. What the verifier says of
-itself when it begins, against what this daemon has: the protocol, the model, the tokenizer.
+"""One connection to a verifier: a channel, the stream on it, and the thread that reads it. The verifier's greeting is
+compared with this daemon: the protocol and the tokenizer.
 
-With gRPC's threads rather than its asyncio: all event loops of a process share one completion queue there, so that the
-link would wait for the server's loop, and events of a loop that has closed are errors of the others."""
+The connection uses gRPC's threads instead of its asyncio: there, all event loops of a process share one completion
+queue. The link would wait for the server's loop, and events of a closed loop would be errors of the others.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +30,10 @@ from draftd.v1 import verification_pb2_grpc
 from draftd.verifier_client.codec import VERSION
 from draftd.verifier_client.failures import LinkError, connect_error, failure_of
 
-_FRAME_BYTES = 5  # gRPC's own, before each message
+_FRAME_BYTES = 5  # gRPC's prefix of each message
 _MOST_OUT = 4096  # messages that wait to be sent
 _MOST_BYTES = 16 * 2**20  # of a message
-_PAGE = 16_384  # tokens of a vocabulary
+_PAGE = 16_384  # tokens of a vocabulary in one answer
 _JOIN_SECONDS = 2.0
 _PINGS = 4
 
@@ -46,9 +47,9 @@ class Traffic:
 
 
 class VerifierConnection:
-    """Made, and used, on any thread; nothing but `greet` waits. `take` hears each message after the
-    greeting, and what it raises ends the connection; `on_end` is called once, when it is over. Raises
-    LinkError where a file of the settings cannot be read."""
+    """One connection to a verifier, for any thread. Only `greet` waits. `take` gets each message after the greeting; an
+    exception in it ends the connection. `on_end` is called once, when the connection is over. Raises LinkError if a
+    file named in the settings cannot be read."""
 
     def __init__(
         self,
@@ -71,13 +72,13 @@ class VerifierConnection:
         self._welcome: Future[pb.Welcome] = Future()
         self._call: Any = None
         self._closing = threading.Lock()
-        self.why: LinkError | None = None  # it is over; None while it is not
+        self.why: LinkError | None = None  # why the connection is over; None while it is not
         self._thread = threading.Thread(target=self._read, name="draftd-link-read", daemon=True)
 
     def greet(self, edge: str, tokenizer: Tokenizer | None, differences: dict[str, str]) -> RemoteModel:
-        """Connects as this `edge`; returns what the verifier serves. `tokenizer`: this daemon's; None: the two are not
-        compared. `differences`: between them, by the fingerprint of the other one; added to where it is new. Raises
-        LinkError where the verifier refuses, or has not answered in `remote.connect_seconds`."""
+        """Connects as `edge`; returns what the verifier serves. `tokenizer`: this daemon's; None: it is not compared
+        with the verifier's. `differences`: the results of comparisons, by the other tokenizer's fingerprint; a new
+        result is added. Raises LinkError if the verifier refuses, or does not answer in `remote.connect_seconds`."""
         self._call = self._stub.Verify(self._outgoing(), metadata=self._metadata)
         ours = "" if tokenizer is None else tokenizer.fingerprint
         self.send(pb.VerifyRequest(hello=pb.Hello(protocol=VERSION, edge=edge, tokenizer=ours)))
@@ -110,8 +111,8 @@ class VerifierConnection:
         )
 
     def _difference(self, ours: Sequence[bytes]) -> str:
-        """The first id that two vocabularies do not have in common; empty where there is none, though one is longer by
-        ids without a token. Raises LinkError."""
+        """Returns the first id whose token differs in the two vocabularies, as text; empty if there is none. Further
+        ids without a token are no difference. Raises LinkError."""
         first = 0
         while True:
             theirs = self._vocabulary(first)
@@ -124,7 +125,7 @@ class VerifierConnection:
             first += len(theirs)
 
     def _vocabulary(self, first: int) -> Sequence[bytes]:
-        """A page of the verifier's tokens; none beyond the last. Raises LinkError."""
+        """Returns a page of the verifier's tokens, from id `first`; empty beyond the last token. Raises LinkError."""
         request = pb.GetVocabularyRequest(first=first, count=_PAGE)
         try:
             seconds = self._settings.connect_seconds
@@ -136,7 +137,8 @@ class VerifierConnection:
         return page.tokens  # type: ignore[no-any-return]
 
     def send(self, request: pb.VerifyRequest) -> None:
-        """In order. What is sent too late is dropped; where too much waits, the connection ends."""
+        """Sends `request`, in order. Drops it if the connection is over. Ends the connection if too many requests
+        wait."""
         if self.why is not None:
             return
         try:
@@ -145,7 +147,7 @@ class VerifierConnection:
             self.end(LinkError(LinkFailure.NO_ANSWER, f"it took none of {_MOST_OUT} messages"))
 
     def end(self, why: LinkError) -> None:
-        """At once: nothing is taken any more."""
+        """Ends the connection at once: no more messages are taken."""
         with self._closing:
             if self.why is not None:
                 return
@@ -156,7 +158,7 @@ class VerifierConnection:
         self._on_end()
 
     def close(self) -> None:
-        """Frees what it has."""
+        """Ends the connection, and frees its channel and its thread."""
         self.end(LinkError(LinkFailure.OTHER, "closed"))
         with contextlib.suppress(queue.Full):
             self._out.put_nowait(None)
@@ -204,7 +206,7 @@ def _channel(settings: RemoteSettings) -> grpc.Channel:
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.enable_retries", 0),
-        ("grpc.use_local_subchannel_pool", 1),  # a new connection, which knows nothing of failures of another
+        ("grpc.use_local_subchannel_pool", 1),  # a new connection, unaffected by failures of an earlier one
     ]
     credentials = credentials_of(settings)
     if credentials is None:
@@ -213,13 +215,13 @@ def _channel(settings: RemoteSettings) -> grpc.Channel:
 
 
 def metadata_of(settings: RemoteSettings) -> tuple[tuple[str, str], ...]:
-    """What this daemon proves itself with to the other one, on every call."""
+    """Returns the metadata of every call: the token that authenticates this daemon, if it has one."""
     token = settings.token
     return () if token is None else (("authorization", f"Bearer {token.get_secret_value()}"),)
 
 
 def credentials_of(settings: RemoteSettings) -> grpc.ChannelCredentials | None:
-    """None for plain text."""
+    """Returns the TLS credentials; None for plain text. Raises OSError if a file cannot be read."""
     if not settings.encrypted:
         return None
     parts = (settings.tls_ca, settings.tls_key, settings.tls_cert)
@@ -227,7 +229,7 @@ def credentials_of(settings: RemoteSettings) -> grpc.ChannelCredentials | None:
 
 
 def _quality(label: str) -> QualityClass:
-    """The lowest where this version does not know it."""
+    """Returns the class named `label`; the lowest one if this version does not know it."""
     return QualityClass.of(label) if label.upper() in QualityClass.__members__ else QualityClass.DRAFT
 
 
@@ -236,8 +238,8 @@ def _describe_token(token: bytes) -> str:
 
 
 def check_verifier(settings: RemoteSettings, tokenizer: Tokenizer | None) -> tuple[RemoteModel, float]:
-    """What the verifier serves, and the seconds of the shortest of a few round trips. `tokenizer` None: its own is not
-    compared. Waits `remote.connect_seconds` for each answer. Raises LinkError."""
+    """Returns what the verifier serves, and the seconds of the shortest of a few round trips. `tokenizer` None: it is
+    not compared with the verifier's. Waits `remote.connect_seconds` for each answer. Raises LinkError."""
     pongs: queue.SimpleQueue[float | None] = queue.SimpleQueue()  # when a pong came; None: the connection is over
 
     def take(connection: VerifierConnection, response: pb.VerifyResponse) -> None:

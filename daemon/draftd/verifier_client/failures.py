@@ -1,5 +1,5 @@
-"""Why there is no link to a verifier, and the setting to look at: read off gRPC's error, or, where that does not say
-it, off a TLS handshake of the standard library."""
+"""Finds out why there is no link to a verifier, and which setting to look at: from gRPC's error, or, if that is
+unclear, from a TLS handshake with the standard library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from draftd.strategies import LinkFailure
 
 _LOOK_SECONDS = 2.0
 
-# What each failure to connect is, and what to do. Places: host, seconds, detail (by gRPC or the verifier).
+# Fault and cure of each failure to connect. Placeholders: host, seconds, detail (from gRPC or the verifier).
 _CAUSES = {
     LinkFailure.NAME_NOT_FOUND: (
         "no address of the host {host} is known",
@@ -32,7 +32,7 @@ _CAUSES = {
     ),
     LinkFailure.TLS_REQUIRED: (
         "it speaks TLS, and this daemon does not",
-        "set remote.tls_ca to the authority of its certificate, or remote.tls where the system knows that",
+        "set remote.tls_ca to the authority of its certificate, or remote.tls if the system trusts it",
     ),
     LinkFailure.TLS_NOT_SPOKEN: (
         "it speaks no TLS",
@@ -41,7 +41,7 @@ _CAUSES = {
     ),
     LinkFailure.UNKNOWN_AUTHORITY: (
         "its certificate is of an authority that is not trusted here ({detail})",
-        "set remote.tls_ca to the authority of the certificate that it has now",
+        "set remote.tls_ca to the authority of its present certificate",
     ),
     LinkFailure.WRONG_NAME: (
         "its certificate does not name {host}",
@@ -56,8 +56,8 @@ _CAUSES = {
         "make a certificate with an RSA, P-256 or P-384 key for server.tls_cert there",
     ),
     LinkFailure.CLIENT_CERTIFICATE: (
-        "it ends the connection after the TLS handshake, as one does that wants another certificate of this daemon",
-        "set remote.tls_cert and remote.tls_key to one that its server.tls_client_ca has signed",
+        "it ends the connection after the TLS handshake, as if it wanted another certificate of this daemon",
+        "set remote.tls_cert and remote.tls_key to a certificate that its server.tls_client_ca has signed",
     ),
     LinkFailure.TLS_HANDSHAKE: (
         "the TLS handshake fails ({detail})",
@@ -75,7 +75,7 @@ _CAUSES = {
     ),
     LinkFailure.OTHER: ("{detail}", ""),
 }
-# What gRPC says of a connection that does not come up; the first that is found counts.
+# What gRPC's errors say about a failed connection. The first match counts.
 _PATTERNS = (
     (r"resolv|lookup", LinkFailure.NAME_NOT_FOUND),
     (r"Connection refused", LinkFailure.CONNECTION_REFUSED),
@@ -88,7 +88,7 @@ _PATTERNS = (
     (r"(?i)handshake", LinkFailure.TLS_HANDSHAKE),
 )
 _CLOSED = re.compile(r"(?i)closed|reset|broken pipe|end of tcp|eof")
-#: Failures of a verifier whose network and TLS are in order. Its own word for each, as `ErrorInfo` has it, is the name.
+#: Refusals by a verifier whose network and TLS work. A member's name is the reason in the verifier's `ErrorInfo`.
 REFUSED = frozenset(
     {
         LinkFailure.UNAUTHENTICATED,
@@ -101,8 +101,8 @@ REFUSED = frozenset(
 
 
 class LinkError(DraftdError):
-    """The verifier cannot be reached, refuses, or breaks the protocol: `what` is wrong, and the `cure` where one is
-    known."""
+    """The verifier cannot be reached, refuses, or breaks the protocol. `what`: the fault. `cure`: what to do, if that
+    is known."""
 
     def __init__(self, kind: LinkFailure, what: str, cure: str = "") -> None:
         super().__init__(f"{what}: {cure}" if cure else what)
@@ -110,21 +110,22 @@ class LinkError(DraftdError):
 
 
 def connect_error(kind: LinkFailure, settings: RemoteSettings, detail: str = "") -> LinkError:
-    """The reason, in words, why no connection comes up."""
+    """Returns the error for a connection that failed because of `kind`."""
     host = (settings.target or "").rpartition(":")[0]
     what, cure = _CAUSES[kind]
     return LinkError(kind, what.format(host=host, seconds=settings.connect_seconds, detail=detail), cure)
 
 
 def failure_of(error: grpc.RpcError, settings: RemoteSettings, *, greeted: bool) -> LinkError:
-    """`greeted`: the verifier had taken the connection. May connect once more to see what listens there."""
+    """Returns the error behind one of gRPC's. `greeted`: the verifier had accepted the connection. May connect once
+    more to find out what listens there."""
     if not isinstance(error, grpc.Call):
         return LinkError(LinkFailure.OTHER, in_one_line(error))
     code, detail = error.code(), error.details() or "no reason given"
     kind = LinkFailure.__members__.get(_reason(error))
     if kind is not None and kind in REFUSED:
         return connect_error(kind, settings, detail)
-    if code is grpc.StatusCode.UNAUTHENTICATED:  # what stands before the verifier
+    if code is grpc.StatusCode.UNAUTHENTICATED:  # from a proxy in front of the verifier
         return connect_error(LinkFailure.UNAUTHENTICATED, settings)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return connect_error(LinkFailure.NO_VERIFIER, settings, detail)
@@ -134,7 +135,7 @@ def failure_of(error: grpc.RpcError, settings: RemoteSettings, *, greeted: bool)
     if greeted:
         return LinkError(LinkFailure.CONNECTION_LOST, f"the connection was lost ({detail})")
     detail = detail.rpartition("last error: ")[2]
-    if _CLOSED.search(detail):  # which says nothing of why
+    if _CLOSED.search(detail):  # which gives no reason
         return _inspect_listener(settings)
     kind = parse_failure(detail) or LinkFailure.UNREACHABLE
     if kind in (LinkFailure.UNKNOWN_AUTHORITY, LinkFailure.CERTIFICATE_EXPIRED):  # the fault is named at the end
@@ -143,12 +144,12 @@ def failure_of(error: grpc.RpcError, settings: RemoteSettings, *, greeted: bool)
 
 
 def parse_failure(detail: str) -> LinkFailure | None:
-    """Reads the failure off gRPC's words on a connection that does not come up; None where they tell none."""
+    """Returns the failure that gRPC's text about a connection names; None if it names none."""
     return next((kind for pattern, kind in _PATTERNS if re.search(pattern, detail)), None)
 
 
 def _reason(error: Any) -> str:
-    """The reason in the error's `ErrorInfo`; empty without one."""
+    """Returns the reason in the error's `ErrorInfo`; empty without one."""
     rich, info = status_pb2.Status(), error_details_pb2.ErrorInfo()
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY:
@@ -157,13 +158,13 @@ def _reason(error: Any) -> str:
 
 
 def _inspect_listener(settings: RemoteSettings) -> LinkError:
-    """What listens there, where it ends each connection that gRPC begins."""
-    from draftd.settings.certificates import key_that_grpc_refuses  # here, for it takes a while to import
+    """Connects without gRPC, to find out why the listener ends gRPC's connections."""
+    from draftd.settings.certificates import key_that_grpc_refuses  # here, because the import is slow
 
     assert settings.target is not None
     host, _, port = settings.target.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # gRPC has judged the certificate before
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # gRPC has checked the certificate before
     context.set_alpn_protocols(["h2"])
     if settings.tls_cert is not None:
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
@@ -187,8 +188,8 @@ def _inspect_listener(settings: RemoteSettings) -> LinkError:
 
 
 def _keeps_connection(encrypted: ssl.SSLSocket) -> bool:
-    """Whether the server goes on after the handshake. One that wants another certificate of its client does not: with
-    TLS 1.3 it says so only then."""
+    """Whether the server keeps the connection after the handshake. With TLS 1.3, a server that wants another
+    certificate of its client ends the connection only then."""
     try:
         return bool(encrypted.recv(1))
     except TimeoutError:

@@ -1,8 +1,9 @@
-"""The link to a verifier: it connects, keeps watch, and carries messages.
+"""The link to a verifier: it connects, watches the connection, and carries messages.
 
-A circuit breaker: the link goes down where a lost connection cannot be followed by another at once, and after several
-errors in a row; from then on it tries again once a probe period, with jitter, until a verifier has greeted it. Then it
-is up; but until a verdict has come, the next error takes it down again."""
+The link is a circuit breaker. It goes down if a lost connection cannot be replaced at once, and after several errors in
+a row. While it is down, it tries to connect once a probe period, with jitter, until a verifier has greeted it. Then it
+is up; but until a verdict has come, one error takes it down again.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +40,14 @@ from draftd.verifier_client.failures import LinkError
 
 log = logging.getLogger(__name__)
 
-_TRIP = 3  # errors without a verdict between them
+_TRIP = 3  # errors in a row, without a verdict between them, that take the link down
 _JITTER = 0.25  # of the probe period, either way
-_PING_SECONDS, _FIRST_PINGS = 1.0, 4  # the first ones come faster, so that the round trip is soon known
+_PING_SECONDS, _FIRST_PINGS = 1.0, 4  # the first pings come faster, so that the round trip is soon known
 _FIRST_PING_SECONDS = 0.1
-_LEAST_OF = 4  # round trips, of which the least is smoothed: what waited in a queue is none
+_LEAST_OF = 4  # round trips, the least of which is smoothed: it waited in no queue
 _SMOOTHING = 0.25
-_MOST_IN = 8192  # messages that the engine has not received
-_TICK_SECONDS = 0.5  # how often pings are looked at, at least
+_MOST_IN = 8192  # messages that the engine has not taken
+_TICK_SECONDS = 0.5  # longest time between checks of pings
 _LOADING_SECONDS = 0.1
 
 _UNTRIED = LinkError(LinkFailure.OTHER, "it has not connected yet")
@@ -55,7 +56,7 @@ _STOPPING = LinkError(LinkFailure.OTHER, "this daemon is stopping")
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """`state`: up or down. `kind` tells whether the link is another than before."""
+    """A change of the link. `state`: up or down. A change with the same state and `kind` as before is none."""
 
     state: str
     kind: object
@@ -64,8 +65,8 @@ class _Change:
 
 
 class LinkAnnouncements:
-    """What people are told of the link: a line of the log and an event whenever it is another than before. Each is told
-    at once, unless there are very many: see `LimitedChanges`. One caller at a time."""
+    """Announces each change of the link, in the log and in the journal. Changes are announced at once unless there are
+    very many: see `LimitedChanges`. One caller at a time."""
 
     def __init__(self, target: str, journal: Journal | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._target, self._journal = target, journal
@@ -74,23 +75,24 @@ class LinkAnnouncements:
         self._state = ""
 
     def up(self, model: RemoteModel, before: RemoteModel | None) -> None:
-        """It is up, with this model, and had another one before."""
+        """Announces that the link is up. `before`: the model that it had before, if any."""
         new_weights = before is not None and before.fingerprint != model.fingerprint
         why = f"it serves {model.model} ({model.quality.label})" + (
             ", with other weights than before" if new_weights else ""
         )
         if not model.shared_tokenizer:
-            why += f"; its tokenizer is another: {model.difference}"
+            why += f"; its tokenizer is different: {model.difference}"
         kind = (model.fingerprint, model.model, model.difference)
         self._change(_Change("up", kind, "weights_changed" if new_weights else "connected", why))
 
     def down(self, error: LinkError) -> None:
-        """It is down, for this reason."""
+        """Announces that the link is down."""
         kind = (error.kind, error.what) if error.kind is LinkFailure.OTHER else error.kind
         self._change(_Change("down", kind, error.kind.value, error.message))
 
     def settle(self) -> float | None:
-        """Tells what waits, if it may be told now. Returns the seconds until it may; None: nothing waits."""
+        """Announces a change that had to wait, if it may be announced now. Returns the seconds until it may; None if
+        none waits."""
         return self._changes.settle()
 
     def _change(self, change: _Change) -> None:
@@ -117,8 +119,8 @@ class GrpcLink:
         journal: Journal | None = None,
         jitter: Callable[[], float] = lambda: random.uniform(1 - _JITTER, 1 + _JITTER),
     ) -> None:
-        """`journal` is told when the link goes up or down, or has another model.
-        `jitter`: what a probe period is multiplied by."""
+        """`journal` records when the link goes up or down, or has another model. `jitter`: the factor of a probe
+        period."""
         self._settings, self._jitter = settings, jitter
         self._tick = min(_TICK_SECONDS, settings.step_seconds / 5)
         self.edge = uuid4().hex
@@ -148,12 +150,12 @@ class GrpcLink:
         self._failing = False  # no verdict has come since an error
 
     def start(self, tokenizer: Callable[[], Tokenizer | None]) -> None:
-        """Returns at once. `tokenizer`: this daemon's; None until it is loaded."""
+        """Starts the link's thread. `tokenizer`: this daemon's; None until it is loaded."""
         self._tokenizer = tokenizer
         self._thread.start()
 
     def close(self, seconds: float = 5.0) -> bool:
-        """Gives up what is open. False if the thread did not end in time."""
+        """Ends the link. Returns False if its thread did not end in time."""
         self._closing.set()
         with self._changed:
             connection = self._trying
@@ -165,7 +167,7 @@ class GrpcLink:
         return not self._thread.is_alive()
 
     def reload(self, settings: RemoteSettings) -> None:
-        """The next connection uses these credentials; a link that is down tries them at once."""
+        """Uses these credentials for the next connection; a link that is down tries them at once."""
         with self._changed:
             self._settings = settings
             if self._probe_at is not None:
@@ -238,7 +240,7 @@ class GrpcLink:
             self._down(_STOPPING if self._closing.is_set() else LinkError(LinkFailure.OTHER, "the link failed"))
 
     def _wait_before(self, at: float) -> bool:
-        """Waits a while; whether there is more to wait."""
+        """Waits a while for the time `at`; returns whether it is yet to come."""
         announcement_in = self._announcements.settle()
         with self._changed:
             remaining = at - time.monotonic()
@@ -248,7 +250,8 @@ class GrpcLink:
         return True
 
     def _hold_connection(self, tokenizer: Tokenizer) -> None:
-        """From a connection to the end of the last one that could be resumed at once."""
+        """Connects, and connects again at once when the connection is lost. Returns when that is not possible, or after
+        several errors in a row."""
         reconnected = False
         while not self._closing.is_set():
             self._tried_at = time.monotonic()
@@ -274,7 +277,7 @@ class GrpcLink:
                 self._connection, self._why, reconnected = None, connection.why, True
 
     def _handle_open(self, connection: VerifierConnection, model: RemoteModel, reconnected: bool) -> None:
-        """It is up. What was open goes on where the model is the same, else it is lost."""
+        """Marks the link as up. Open sequences go on if the model is the same; otherwise they are lost."""
         with self._changed:
             before, self._model = self._model, model
             if reconnected and before is not None and before.fingerprint != model.fingerprint:
@@ -289,7 +292,7 @@ class GrpcLink:
         self._wake()
 
     def _watch(self, connection: VerifierConnection) -> None:
-        """Pings, until the connection is over."""
+        """Sends pings until the connection is over, and ends it if an answer is late."""
         step_seconds = self._settings.step_seconds
         while True:
             with self._changed:
@@ -318,7 +321,7 @@ class GrpcLink:
     # a verifier's message, on the thread that reads it
 
     def _take(self, connection: VerifierConnection, response: pb.VerifyResponse) -> None:
-        """Raises LinkError, which ends the connection."""
+        """Takes a message of the verifier. Raises LinkError, which ends the connection."""
         message = from_verifier(response)
         with self._changed:
             if connection is not self._connection:
@@ -348,7 +351,7 @@ class GrpcLink:
     # what ends
 
     def _fail(self, why: LinkError) -> None:
-        """An attempt to connect, or what was up."""
+        """Counts the failure, of a connection or of an attempt, and takes the link down."""
         with self._changed:
             self._failures[why.kind] += 1
         self._down(why)
@@ -357,15 +360,15 @@ class GrpcLink:
         with self._changed:
             self._up, self._why, self._connection = False, why, None
             self._incoming.append(LinkLost(why.message))
-            # A verifier that comes back has to give a verdict before it may fail more than once.
+            # When the verifier is back, the first error takes the link down, unless a verdict has come.
             self._streak = _TRIP - 1
         self._wake()
         if not self._closing.is_set():
             self._announcements.down(why)
 
     def _count_error(self) -> None:
-        """What fails until a verdict comes again is one error to others: they judge whether the verifier is any good,
-        not how often this was tried."""
+        """Counts an error. Errors count as one until a verdict comes again: readers of the count judge the verifier,
+        not how often this daemon tried."""
         with self._changed:
             self._errors += not self._failing
             self._failing = True

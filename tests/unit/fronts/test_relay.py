@@ -150,7 +150,7 @@ async def test_an_answer_in_text_is_the_remotes_own(remote: Served) -> None:
         assert (stats.remote.tokens, stats.remote.target_seconds > 0) == (20, True)
         assert stats.time_to_first_token is not None
         assert front.outcomes == [FinishReason.LENGTH] * 2
-        assert service.ended_before_engine == {FinishReason.LENGTH: 2}
+        assert service.ended_without_engine == {FinishReason.LENGTH: 2}
         assert not front.worker.status().finished
 
 
@@ -180,7 +180,7 @@ async def test_end_of_a_drain_ends_what_the_remote_still_answers(remote: Served)
         with pytest.raises(NotServing, match="the daemon is stopping"):
             await answer
         assert told.reason is FinishReason.CANCELLED
-        assert service.ended_before_engine == {FinishReason.CANCELLED: 1}
+        assert service.ended_without_engine == {FinishReason.CANCELLED: 1}
         assert not service.relaying
         await eventually(lambda: remote.worker.status().active == 0)
 

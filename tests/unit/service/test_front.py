@@ -405,7 +405,7 @@ async def test_a_task_that_is_cancelled_while_tokenising_is_counted(seconds: flo
         go_on.set()
         (heard,) = front.telemetry.heard
         assert (heard.departures, heard.outcomes, heard.refusals) == ([reason], [], [])
-        assert front.service.ended_before_engine == {reason: 1}
+        assert front.service.ended_without_engine == {reason: 1}
         assert (told.events, front.service.open_requests) == ([], 0)
 
 

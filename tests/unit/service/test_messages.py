@@ -59,11 +59,15 @@ def test_a_whole_chat_is_in_order() -> None:
 
 BAD = [
     (with_message("robot"), "chat.messages[6].role", "system, developer, user, assistant, tool"),
-    (with_message("user", tool_calls=(CALL,)), "chat.messages[6].tool_calls", "only of the role assistant"),
-    (with_message("user", reasoning="Hm."), "chat.messages[6].reasoning", "only of the role assistant"),
+    (
+        with_message("user", tool_calls=(CALL,)),
+        "chat.messages[6].tool_calls",
+        "only in a message of the role assistant",
+    ),
+    (with_message("user", reasoning="Hm."), "chat.messages[6].reasoning", "only in a message of the role assistant"),
     (with_message("tool"), "chat.messages[6].tool_call_id", "the id of an earlier tool call"),
     (with_message("tool", tool_call_id="c3"), "chat.messages[6].tool_call_id", "the id of an earlier tool call"),
-    (with_message("user", tool_call_id="c1"), "chat.messages[6].tool_call_id", "only of the role tool"),
+    (with_message("user", tool_call_id="c1"), "chat.messages[6].tool_call_id", "only in a message of the role tool"),
     (with_call(id=""), "chat.messages[6].tool_calls[0].id", "an id"),
     (with_call(name="the weather"), "chat.messages[6].tool_calls[0].name", "1 to 256 letters"),
     (replace(CHAT, continues=True), "chat.messages[5].role", "assistant"),

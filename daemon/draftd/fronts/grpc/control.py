@@ -101,7 +101,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         flag = await asyncio.to_thread(self._flags.state)
         engine, ladder, fallback = self._worker.status(), self._planner.ladder, self._controller.state()
-        finished = Counter(engine.finished) + self._service.ended_before_engine
+        finished = Counter(engine.finished) + self._service.ended_without_engine
         try:
             model, backend = reply.model(self._service.model()), self._worker.info.backend
         except NotServing:
