@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
@@ -127,44 +128,21 @@ def assemble_engine(
 ) -> Engine:
     """`learnt`: earlier costs of the same pair on the same machine. `cancelled`: requests that are to end, by id.
     `report` takes a line for people. `link`: to another daemon's target."""
-    if models.ranks is not None:
-        limits = models.ranks.limits_of_group(limits)
+    ranks = models.ranks
+    limits = limits if ranks is None else ranks.limits_of_group(limits)
     layout, limit, info = cache_limit(models, limits)
     prefix = PrefixCache(prefix_limit(layout, limit, limits, free_bytes()))
-    if models.ranks is not None:
-        prefix.given_back = models.ranks.give_back
+    if ranks is not None:
+        prefix.given_back = ranks.give_back
     drafters = DraftWeights(models, prefix)
     admission = Admission(layout, limit, limits, prefix)
     target, source = models.target, models.target_source
     models = replace(models, target=None, draft=None, sources={}, info=info, target_source=None)
     compile_ahead()
     local = LocalTarget(target, info.vocab_size, prefix, grammars=models.grammars)
-    calibration = Calibration(
-        lambda: local.model,
-        info.vocab_size,
-        drafters.make,
-        limits.max_draft_tokens,
-        context_length=info.context_length,
-        max_batch=limits.max_batch,
-    )
-    costs, acceptance = StepCosts(), None
-    if learnt is not None:
-        costs, acceptance = StepCosts(learnt.prices), learnt.rates(limits.max_draft_tokens + 1)
-    depth = DepthControl(costs, limits.max_draft_tokens, acceptance=acceptance)
-    if info.speculation_available:  # only speculation needs the costs of steps
-        calibration.begin()
-    decoder = LocalDecoder(
-        target=local,
-        drafters=drafters.make,
-        eos=models.tokenizer.eos_ids,
-        vocabulary=info.vocab_size,
-        context_length=info.context_length,
-        observer=observer,
-        limits=limits,
-        cancelled=cancelled,
-        depth=depth,
-        admission=admission,
-    )
+    calibration = _calibration(local, drafters, info, limits)
+    depth = _depth_control(learnt, limits.max_draft_tokens)
+    decoder = _local_decoder(local, drafters, models, limits, observer, cancelled, depth, admission)
     jobs = BackgroundJobs(decoder, drafters, lambda: local.model, limits.prefill_chunk)
     weights = Weights(
         limits.idle_unload_seconds if source is not None else 0.0,
@@ -179,28 +157,83 @@ def assemble_engine(
         report=report,
     )
     disk, prefixes = _prefixes(decoder, local, weights, drafters, limits, prefix, info.backend, fingerprints)
-
-    def begin(sequence: DecodeSequence) -> None:
-        if not weights.unloaded:  # else once they are loaded
-            prefixes.begin(sequence)
-
-    scheduler = Scheduler(decoder, check_move=admission.check, begin=begin)
+    scheduler = Scheduler(decoder, check_move=admission.check, begin=partial(_begin_prefix, weights, prefixes))
     engine = Engine(models, drafters, prefix, disk, prefixes, admission, scheduler, decoder, jobs, weights, calibration)
-    if link is None:
-        return engine
+    return engine if link is None else replace(engine, remote=_decode_remotely(engine, link, local, limits, learnt))
+
+
+def _begin_prefix(weights: Weights, prefixes: PrefixJobs, sequence: DecodeSequence) -> None:
+    if not weights.unloaded:  # else once they are loaded
+        prefixes.begin(sequence)
+
+
+def _calibration(target: LocalTarget, drafters: DraftWeights, info: ModelInfo, limits: Limits) -> Calibration:
+    calibration = Calibration(
+        lambda: target.model,
+        info.vocab_size,
+        drafters.make,
+        limits.max_draft_tokens,
+        context_length=info.context_length,
+        max_batch=limits.max_batch,
+    )
+    if info.speculation_available:  # only speculation needs the costs of steps
+        calibration.begin()
+    return calibration
+
+
+def _local_decoder(
+    target: LocalTarget,
+    drafters: DraftWeights,
+    models: LoadedModels,
+    limits: Limits,
+    observer: EngineObserver,
+    cancelled: Callable[[], Mapping[str, FinishReason]],
+    depth: DepthControl,
+    admission: Admission,
+) -> LocalDecoder:
+    return LocalDecoder(
+        target=target,
+        drafters=drafters.make,
+        eos=models.tokenizer.eos_ids,
+        vocabulary=models.info.vocab_size,
+        context_length=models.info.context_length,
+        observer=observer,
+        limits=limits,
+        cancelled=cancelled,
+        depth=depth,
+        admission=admission,
+    )
+
+
+def _depth_control(learnt: LearntCosts | None, deepest: int) -> DepthControl:
+    if learnt is None:
+        return DepthControl(StepCosts(), deepest)
+    return DepthControl(StepCosts(learnt.prices), deepest, acceptance=learnt.rates(deepest + 1))
+
+
+def _decode_remotely(
+    engine: Engine, link: VerifierLink, target: LocalTarget, limits: Limits, learnt: LearntCosts | None
+) -> RemoteDecoder:
+    """Adds a decoder over another daemon's target to the engine's scheduler, and returns it."""
+    info = engine.models.info
     drafts = RemoteDrafting(
-        decoder.drafting,
+        engine.local.drafting,
         limits.remote,
         limits.prefill_chunk,
-        own=lambda: None if local.model is None else DraftModel(local.model, info.vocab_size),
+        own=lambda: None if target.model is None else DraftModel(target.model, info.vocab_size),
         headroom=limits.headroom,
     )
     remote = RemoteDecoder(
-        link, drafts, decoder.delivery, move=scheduler.move, context_length=info.context_length, limits=limits.remote
+        link,
+        drafts,
+        engine.local.delivery,
+        move=engine.scheduler.move,
+        context_length=info.context_length,
+        limits=limits.remote,
     )
     remote.control.recalled = None if learnt is None else learnt.remote
-    scheduler.decode_elsewhere(remote)
-    return replace(engine, remote=remote)
+    engine.scheduler.decode_elsewhere(remote)
+    return remote
 
 
 def _prefixes(

@@ -45,19 +45,7 @@ class Delivery:
         kept, reason = self._cut(sequence, tokens)
         emitted = tuple(tokens[:kept])
         accepted = len(result.accepted) if result.drafted else 0  # else the remote drafted them by itself
-        counted = StepCounts(
-            drafted=result.drafted,
-            accepted=accepted,
-            emitted=kept,
-            draft_forwards=result.draft_forwards,
-            draft_seconds=done.draft_seconds,
-            verify_seconds=done.verify_seconds,
-            break_even=break_even,
-            parked=result.state is DraftState.PARKED,
-            capped=result.state is DraftState.CAPPED,
-            drafter=sequence.latest_drafter,
-            strategy=sequence.plan.strategy,
-        )
+        counted = _count_step(sequence, result, done, accepted, kept, break_even)
         if sequence.guess is None:  # else its text has them already
             sequence.tokens.extend(emitted)
         stats = sequence.stats
@@ -155,3 +143,26 @@ class Delivery:
             if at is not None:
                 kept, reason = at, FinishReason.STOP
         return kept, reason
+
+
+def _count_step(
+    sequence: DecodeSequence,
+    result: SequenceStep,
+    done: DecodeStep,
+    accepted: int,
+    emitted: int,
+    break_even: float | None,
+) -> StepCounts:
+    return StepCounts(
+        drafted=result.drafted,
+        accepted=accepted,
+        emitted=emitted,
+        draft_forwards=result.draft_forwards,
+        draft_seconds=done.draft_seconds,
+        verify_seconds=done.verify_seconds,
+        break_even=break_even,
+        parked=result.state is DraftState.PARKED,
+        capped=result.state is DraftState.CAPPED,
+        drafter=sequence.latest_drafter,
+        strategy=sequence.plan.strategy,
+    )

@@ -284,10 +284,7 @@ class EngineWorker(EngineHandle):
                 drain_until = contents.drain_until if contents.closing else math.inf
                 local.prefilling.drain_until = drain_until
                 if contents.closing and (scheduler.idle or time.monotonic() >= drain_until):
-                    scheduler.abort(FinishReason.CANCELLED)
-                    self._measure(engine, local.kv_cache_bytes)
-                    self._learnt = engine.learnt()
-                    self._inbox.shut(NotServing(_ENDED))
+                    self._stop_serving(engine)
                     return
             if jobs.busy:
                 engine.calibration.stop()
@@ -313,6 +310,12 @@ class EngineWorker(EngineHandle):
             steps += 1
             changed = local.idle or local.active != members or steps % _MEASURE_STEPS == 0
             self._measure(engine, local.kv_cache_bytes if changed else self._kv_bytes)
+
+    def _stop_serving(self, engine: Engine) -> None:
+        engine.scheduler.abort(FinishReason.CANCELLED)
+        self._measure(engine, engine.local.kv_cache_bytes)
+        self._learnt = engine.learnt()
+        self._inbox.shut(NotServing(_ENDED))
 
     def _load_again(self, engine: Engine) -> None:
         """Loads a piece of the weights if a sequence waits for them. If they cannot be loaded, all waiting sequences

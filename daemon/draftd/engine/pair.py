@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from draftd.engine.ranks.caches import RankedModel
     from draftd.engine.ranks.channel import RecordSender
     from draftd.engine.ranks.group import RankGroup
-    from draftd.engine.ranks.model_shard import ModelShard
 
 _log = logging.getLogger(__name__)
 
@@ -82,32 +81,87 @@ def load_models(
     group: RankGroup | None = None,
     sender: RecordSender | None = None,
 ) -> LoadedModels:
-    """Loads a local folder or a hub id, and its draft. Raises ModelLoadError with what is wrong and where.
+    """Loads a local folder or a hub id, and its drafts. Raises ModelLoadError with what is wrong and where.
 
-    A light draft is checked and not loaded yet. `adapter`: the folder of the target's adapter.
-    `max_context`: the context in tokens, in place of the target's own. On Linux, floating-point weights are cast to
-    fp32: other types do not go through BLAS there. `group`: the ranks that share the target, of which this is rank 0;
-    `sender` sends the others their work."""
+    A light draft is checked and not loaded yet. On Linux, floating-point weights are cast to fp32, the only type that
+    goes through BLAS. `group`: the ranks that share the target; `sender` sends them their work from rank 0."""
     load_blas()
-    from draftd.engine.ranks.caches import lead
-    from draftd.engine.ranks.model_shard import open_share, read_share
-
     paths = {DRAFT_MODEL: draft, LIGHT_DRAFT_MODEL: light_draft}
+    folder, draft_folders = _check_folders(model, paths, adapter, progress)
+    progress(f"loading {model}{f' with the adapter {adapter}' if adapter else ''}")
+    target = _load_target(folder, group, sender, progress)
+    drafts = _load_drafts(draft_folders, target.tokenizer, progress)
+    progress("checking what the pair can do")
+    models = assemble(
+        target.model,
+        drafts.model,
+        Tokenizer(target.tokenizer),
+        model=folder.name,
+        draft_model=drafts.labels.get(DRAFT_MODEL),
+        light_draft_model=drafts.labels.get(LIGHT_DRAFT_MODEL),
+        context_length=_context_length(folder.called, target, max_context),
+        backend=compute_backend(),
+        prompt_lookup=prompt_lookup,
+        refused=drafts.refused,
+        sources=drafts.sources,
+        files=PairFiles(target.files, drafts.files),
+        registry=registry,
+        target_source=target.source,
+        architecture=target.config["model_type"],
+        left_out=target.left_out,
+        ranks=target.ranks,
+    )
+    target.warn(folder.called, models)
+    return models
+
+
+def _check_folders(
+    model: str, drafts: Mapping[DrafterName, str | None], adapter: Path | None, progress: Callable[[str], None]
+) -> tuple[ModelFolder, dict[DrafterName, ModelFolder]]:
+    """Returns the folders of the target and the drafts. All are checked before the first is read, which may take
+    minutes."""
     progress(f"looking at {model}")
     draft_folders = {  # first: a wrong name is found before the target is downloaded
         name: ModelFolder(path, name.replace("_", " "), progress=progress)
-        for name, path in paths.items()
+        for name, path in drafts.items()
         if path is not None
     }
     folder = ModelFolder(model, adapter=adapter, progress=progress)
-    # All are checked before the first is read, which may take minutes.
     for checked in (folder, *draft_folders.values()):
         checked.check()
         if warning := checked.surplus:
             _log.warning("%s: %s", checked.called, warning)
-    progress(f"loading {model}{f' with the adapter {adapter}' if adapter else ''}")
-    target_files = folder.files()
-    part: ModelShard | None = None
+    return folder, draft_folders
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The target with its weights. `tokenizer`: mlx-lm's. `left_out`: inputs of the model that are not served. `ranks`:
+    rank 0's part, if several ranks share it; such a target has no source to load it again from."""
+
+    model: Any
+    config: dict[str, Any]
+    tokenizer: Any
+    files: ModelFiles
+    left_out: str
+    source: DraftSource | None
+    ranks: RankedModel | None
+
+    def warn(self, called: str, models: LoadedModels) -> None:
+        if models.info.draft_model is None:
+            _log.info("no draft model: %s", without_draft(self.config))
+        for warning, cure in warnings(self.config, models.tokenizer, models.info.vocab_size):
+            _log.warning("%s: %s: %s", called, warning, cure)
+
+
+def _load_target(
+    folder: ModelFolder, group: RankGroup | None, sender: RecordSender | None, progress: Callable[[str], None]
+) -> _Target:
+    """Reads the target's weights, or this rank's share of them."""
+    from draftd.engine.ranks.caches import lead
+    from draftd.engine.ranks.model_shard import open_share, read_share
+
+    files, part = folder.files(), None
     if group is None:
         target, config = folder.open()
     else:
@@ -131,57 +185,53 @@ def load_models(
         _log.warning("%s: %s", folder.called, folder.tokenizer_changes)
     if left_out := not_served(config):
         progress(f"{folder.name} is served for text only, without its {left_out}")
-    loaded_draft: Any | None = None
-    sources: dict[DrafterName, DraftSource] = {}
-    files: dict[DrafterName, ModelFiles] = {}
-    refused: dict[DrafterName, str] = {}
-    for name, draft_folder in draft_folders.items():
-        progress(f"loading {name.replace('_model', '').replace('_', ' ')} {paths[name]}")
-        source, noted = in_folder(draft_folder, tokenizer), draft_folder.files()
-        files[name] = replace(noted, stamps=None)
+    source = None if ranks else DraftSource(folder.called, lambda: folder.open()[0], folder.files)
+    return _Target(target, config, tokenizer, files, left_out, source, ranks)
+
+
+@dataclass(slots=True)
+class _Drafts:
+    """The configured drafts. `model`: the draft model, loaded. `refused`: those that do not fit, and why."""
+
+    labels: dict[DrafterName, str]
+    model: Any | None = None
+    sources: dict[DrafterName, DraftSource] = field(default_factory=dict)
+    files: dict[DrafterName, ModelFiles] = field(default_factory=dict)
+    refused: dict[DrafterName, str] = field(default_factory=dict)
+
+
+def _load_drafts(
+    folders: Mapping[DrafterName, ModelFolder], tokenizer: Any, progress: Callable[[str], None]
+) -> _Drafts:
+    """Opens all drafts, and reads the draft model's weights."""
+    drafts = _Drafts({name: folder.name for name, folder in folders.items()})
+    for name, folder in folders.items():
+        progress(f"loading {name.replace('_model', '').replace('_', ' ')} {folder.path}")
+        source, files = in_folder(folder, tokenizer), folder.files()
+        drafts.files[name] = replace(files, stamps=None)
         try:
             opened = source.open()
         except Unfit as unfit:
-            refused[name] = unfit.what
+            drafts.refused[name] = unfit.what
             _log.warning("%s: %s", source.name, unfit.message)
             continue
-        sources[name] = source
+        drafts.sources[name] = source
         if name == DRAFT_MODEL:
-            loaded_draft, files[name] = opened, noted
+            drafts.model, drafts.files[name] = opened, files
             for _ in read(parameters(opened), source.name):
                 pass
             try_out(opened, source.name)
-    context_length = context_length_of(config, tokenizer)
-    if max_context is not None:
-        if warning := raised_context(max_context, context_length):
-            _log.warning("%s: %s", folder.called, warning)
-        context_length = max_context
-    if draft is None:
-        _log.info("no draft model: %s", without_draft(config))
-    progress("checking what the pair can do")
-    labels = {name: draft_folder.name for name, draft_folder in draft_folders.items()}
-    models = assemble(
-        target,
-        loaded_draft,
-        Tokenizer(tokenizer),
-        model=folder.name,
-        draft_model=labels.get(DRAFT_MODEL),
-        light_draft_model=labels.get(LIGHT_DRAFT_MODEL),
-        context_length=context_length,
-        backend=compute_backend(),
-        prompt_lookup=prompt_lookup,
-        refused=refused,
-        sources=sources,
-        files=PairFiles(target_files, files),
-        registry=registry,
-        target_source=None if ranks else DraftSource(folder.called, lambda: folder.open()[0], folder.files),
-        architecture=config["model_type"],
-        left_out=left_out,
-        ranks=ranks,
-    )
-    for warning, cure in warnings(config, models.tokenizer, models.info.vocab_size):
-        _log.warning("%s: %s: %s", folder.called, warning, cure)
-    return models
+    return drafts
+
+
+def _context_length(called: str, target: _Target, max_context: int | None) -> int:
+    """Returns the configured context, with a warning if that is longer than declared, or else the declared one."""
+    declared = context_length_of(target.config, target.tokenizer)
+    if max_context is None:
+        return declared
+    if warning := raised_context(max_context, declared):
+        _log.warning("%s: %s", called, warning)
+    return max_context
 
 
 def _read(model: Any, called: str, progress: Callable[[str], None], beside: Future[Any]) -> None:
@@ -226,20 +276,65 @@ def assemble(
 ) -> LoadedModels:
     """Checks what models in memory can do together. `refused`: why drafts were refused. A draft without a source in
     `sources` stays in memory; a light draft needs one."""
+    registry, refused, sources = registry or built_in_drafters(), dict(refused or {}), dict(sources or {})
+    if draft is None:
+        refused.setdefault(DRAFT_MODEL, "no draft model is loaded")
+    else:
+        sources.setdefault(DRAFT_MODEL, DraftSource("draft model", lambda: draft))
+    info = _describe_target(
+        target,
+        tokenizer,
+        ranks,
+        model=model,
+        draft_model=draft_model,
+        context_length=context_length,
+        draft_weight_bytes=0 if draft is None else weight_bytes(draft),
+        backend=backend,
+        light_draft_model=light_draft_model,
+        architecture=architecture,
+        left_out=left_out,
+    )
+    grammars = tokenizer.grammars(info.vocab_size)
+    drafters = _usable_drafters(registry, sources, refused, grammars, prompt_lookup=prompt_lookup)
+    info = replace(info, drafters=drafters, registered_drafters=registry.names, refused_drafters=refused)
+    files = files or PairFiles()
+    return LoadedModels(target, draft, tokenizer, info, sources, files, registry, grammars, target_source, ranks)
+
+
+def _describe_target(target: Any, tokenizer: Tokenizer, ranks: RankedModel | None, **declared: Any) -> ModelInfo:
+    """Returns what the target can do, without drafters. `declared`: fields of ModelInfo that do not follow from it."""
     from draftd.engine.cache.batched import FULL, layer_kinds
     from draftd.engine.cache.layouts import why_not_batched
     from draftd.models.mlx_lm import vocabulary_size
 
-    registry, refused, sources = registry or built_in_drafters(), dict(refused or {}), dict(sources or {})
-    if draft is not None:
-        sources.setdefault(DRAFT_MODEL, DraftSource("draft model", lambda: draft))
-    else:
-        refused.setdefault(DRAFT_MODEL, "no draft model is loaded")
-    vocabulary = vocabulary_size(target)
-    grammars = tokenizer.grammars(vocabulary)
+    not_batched, layers = why_not_batched(target), layer_kinds(target) if ranks is None else ranks.part.layers
+    return ModelInfo(
+        **declared,
+        vocab_size=vocabulary_size(target),
+        drafters=(),
+        weight_bytes=weight_bytes(target),
+        batched=not not_batched,
+        batched_reason=not_batched,
+        layers=layers,
+        partial_prefixes=set(layers) == {FULL},
+        end_tokens=tokenizer.end_tokens,
+        tools=tokenizer.tools,
+        thinking=tokenizer.thinking,
+    )
+
+
+def _usable_drafters(
+    registry: DrafterRegistry,
+    sources: Collection[DrafterName],
+    refused: dict[DrafterName, str],
+    grammars: Grammars | None,
+    *,
+    prompt_lookup: bool,
+) -> tuple[DrafterName, ...]:
+    """Returns the drafters that can draft, and adds the others to `refused` with the reason."""
     if grammars is None:
         refused[GRAMMAR] = "there are no grammars for its tokenizer"
-    not_batched, drafters = why_not_batched(target), list[DrafterName]()
+    drafters = list[DrafterName]()
     for name in registry.names:
         if (name == PROMPT_LOOKUP and not prompt_lookup) or (name == LIGHT_DRAFT_MODEL and name not in sources):
             continue
@@ -247,32 +342,7 @@ def assemble(
             refused[name] = why
         else:
             drafters.append(name)
-    layers = layer_kinds(target) if ranks is None else ranks.part.layers
-    info = ModelInfo(
-        model=model,
-        draft_model=draft_model,
-        context_length=context_length,
-        vocab_size=vocabulary,
-        drafters=tuple(drafters),
-        weight_bytes=weight_bytes(target),
-        draft_weight_bytes=0 if draft is None else weight_bytes(draft),
-        backend=backend,
-        batched=not not_batched,
-        batched_reason=not_batched,
-        light_draft_model=light_draft_model,
-        registered_drafters=registry.names,
-        refused_drafters=refused,
-        architecture=architecture,
-        layers=layers,
-        partial_prefixes=set(layers) == {FULL},
-        end_tokens=tokenizer.end_tokens,
-        tools=tokenizer.tools,
-        thinking=tokenizer.thinking,
-        left_out=left_out,
-    )
-    return LoadedModels(
-        target, draft, tokenizer, info, sources, files or PairFiles(), registry, grammars, target_source, ranks
-    )
+    return tuple(drafters)
 
 
 def _missing(needs: DrafterNeeds, has_model: bool) -> str:

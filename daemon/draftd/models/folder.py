@@ -124,7 +124,7 @@ class ModelFolder:
     ) -> None:
         """`role` is how errors call it. `adapter`: the folder of what is put on its weights, or a hub id. `offline`:
         what is not in the cache is not downloaded. `progress` takes lines on how far a download is."""
-        self._path, self._adapter_path = path, adapter
+        self.path, self._adapter_path = path, adapter
         self.called = f"{role}: {path}"
         self._folder = Path(path)  # for what is said of it while it is looked for
         self._adapter: Path | None = None
@@ -139,8 +139,8 @@ class ModelFolder:
     @property
     def name(self) -> str:
         """A label of low cardinality: a hub id as it is, a folder by its last one or two parts; then its adapter's."""
-        local = Path(self._path).expanduser()
-        label = _label(local, {"target", "draft", "model"}) if local.is_dir() else self._path
+        local = Path(self.path).expanduser()
+        label = _label(local, {"target", "draft", "model"}) if local.is_dir() else self.path
         if (adapter := self._adapter_path) is None:
             return label
         own = _label(adapter, {"adapter", "adapters"}) if adapter.is_dir() else str(adapter)
@@ -266,9 +266,7 @@ class ModelFolder:
 
     def _cure(self, cure: str) -> str:
         """What is whole in the hub's cache is not downloaded again by itself."""
-        return (
-            cure.replace(FETCH, f"run `hf download {self._path} --force-download`") if is_hub_id(self._path) else cure
-        )
+        return cure.replace(FETCH, f"run `hf download {self.path} --force-download`") if is_hub_id(self.path) else cure
 
 
 def _find(path: str, *, adapter: bool = False, offline: bool, progress: Callable[[str], None]) -> Path:

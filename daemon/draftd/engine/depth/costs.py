@@ -189,19 +189,10 @@ class StepCosts:
         self._step += 1
         curve.steps += 1
         if speed.variance < _UNKNOWN and offset.variance < _GUESSED:
-            changed = curve.count(surprise, self._step)
-            if drafter is None:
-                believed = changed or self.unexplained
-            elif changed and self._plain_step < curve.began:
+            most = self._largest_surprise(curve, surprise, plain=drafter is None)
+            if most is None:
                 self.unexplained = True
                 return
-            else:
-                believed = changed
-            if believed:
-                part = speed if drafter is None else offset
-                part.variance = max(part.variance, _UNMEASURED)
-                curve.far_off = 0
-            most = _LARGEST_CHANGE if believed else _CLAMP
             surprise = min(max(surprise, -most), most)
         if drafter is None:
             self._plain_step, self.unexplained = self._step, False
@@ -225,6 +216,19 @@ class StepCosts:
             for other in self._curves.values():
                 variance = other.offset.variance
                 other.offset.variance = max(variance, min(variance + _REGIME_VARIANCE, _MEASURED))
+
+    def _largest_surprise(self, curve: _Curve, surprise: float, *, plain: bool) -> float | None:
+        """Returns how large a surprise may count: more after a change, whose variance it raises. None if something has
+        changed and only a plain step can show what."""
+        changed = curve.count(surprise, self._step)
+        if changed and not plain and self._plain_step < curve.began:
+            return None
+        if not (changed or (plain and self.unexplained)):
+            return _CLAMP
+        part = self._speed if plain else curve.offset
+        part.variance = max(part.variance, _UNMEASURED)
+        curve.far_off = 0
+        return _LARGEST_CHANGE
 
     def forget(self, drafter: DrafterName) -> None:
         """Raises the uncertainty of a drafter whose weights were replaced."""
