@@ -1,1 +1,2 @@
-"""What the machine says of itself: unified memory, pressure, swap, heat, power. Without root, and never in the way."""
+"""Readings of the machine: unified memory, pressure, swap, heat and power, without root and without delaying
+anything."""

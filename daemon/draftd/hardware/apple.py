@@ -1,6 +1,7 @@
-"""The system's raw answers on macOS, through ctypes and subprocesses. Nothing is decoded here, and nothing has run yet.
+"""Raw system answers on macOS, through ctypes and subprocesses. Nothing is decoded here, and nothing has run on a Mac
+yet.
 
-Every function that is called has its arguments' and result's types declared: on arm64 a missing one corrupts the call.
+Every called function has declared argument and result types: on arm64 a missing declaration corrupts the call.
 """
 
 from __future__ import annotations
@@ -23,11 +24,10 @@ _COMMAND_SECONDS = 2.0
 
 
 class SystemApple:
-    """The system's raw answers on a real Mac. Each raises OSError where it gives none.
+    """Raw system answers on a real Mac. Methods raise OSError if there is no answer.
 
-    Libraries are opened when they are first asked, so that a missing one costs only the readings that need it. What
-    would leak if it were asked for with every sample is kept.
-    """
+    Libraries are opened on first use, so a missing one costs only the readings that need it. Objects that would leak if
+    requested with every sample are kept."""
 
     def __init__(self) -> None:
         self.page_size = os.sysconf("SC_PAGE_SIZE")
@@ -84,8 +84,8 @@ class SystemApple:
         return bytes(words)[: 4 * count.value]
 
     def run(self, command: tuple[str, ...]) -> str:
-        """What it prints, within a time limit."""
-        # With a full path and close_fds=False Python spawns instead of forking: neither gRPC nor Metal bears a fork.
+        """Returns a command's output, within a time limit."""
+        # With a full path and close_fds=False Python spawns instead of forking: gRPC and Metal do not survive a fork.
         # Python's own files are closed in the child anyway.
         try:
             said = subprocess.check_output(
@@ -97,20 +97,20 @@ class SystemApple:
 
 
 class _ProcessInfo:
-    """The one NSProcessInfo of this process."""
+    """This process's NSProcessInfo."""
 
     def __init__(self) -> None:
         ctypes.CDLL(_FOUNDATION)
         self._objc = ctypes.CDLL(_OBJC)
         _declare(self._objc.objc_getClass, ctypes.c_void_p, ctypes.c_char_p)
         _declare(self._objc.sel_registerName, ctypes.c_void_p, ctypes.c_char_p)
-        # It is never freed, so it may be asked for outside any autorelease pool and kept.
+        # It is never freed, so it needs no autorelease pool and may be kept.
         self._info = self._send(self._objc.objc_getClass(b"NSProcessInfo"), b"processInfo", ctypes.c_void_p)
         if not self._info:  # a message to nil answers 0, which would read as nominal
             raise OSError("no NSProcessInfo")
 
     def ask(self, selector: bytes, result: Any) -> Any:
-        """Its property of that name; `result` is the property's C type."""
+        """Returns the property with this name; `result` is its C type."""
         return self._send(self._info, selector, result)
 
     def _send(self, receiver: int, selector: bytes, result: Any) -> Any:

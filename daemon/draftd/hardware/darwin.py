@@ -1,7 +1,7 @@
-"""macOS on Apple silicon, without root. What the system answers raw comes through `SystemApple`; decoding is here.
+"""Readings of macOS on Apple silicon, without root. `SystemApple` supplies raw answers, which are decoded here.
 
-None of it has run on a Mac yet: encodings are those of Apple's headers (`notify.h`, `sys/sysctl.h`,
-`mach/vm_statistics.h`, `NSProcessInfo.h`), of `ioreg`'s text and of macmon's documented JSON.
+None of this has run on a Mac yet: encodings follow Apple's headers (`notify.h`, `sys/sysctl.h`, `mach/vm_statistics.h`,
+`NSProcessInfo.h`), `ioreg`'s text and macmon's documented JSON.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _PLACES = {"free": 0, "active": 1, "inactive": 2, "wired": 3, "compressed": 19}
 _SWAP_INS = 17
 
 _IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
-_MACMON_MILLISECONDS = "200"  # it measures power over this long; its default is a second
+_MACMON_MILLISECONDS = "200"  # the time over which it measures power; its default is a second
 
 
 def darwin_readings(apple: SystemApple, macmon: str | None) -> Readings:
-    """What macOS adds to the common readings. `macmon` is that program's path; None where it is not installed."""
+    """Returns the readings that only macOS has. `macmon`: that program's path; None if it is not installed."""
     readings: Readings = {
-        # Coarser than the next one, which replaces it: its four steps are the first four levels.
+        # Coarser than the next reading, which replaces it: its four values are the first four levels.
         "thermal_state": lambda: HardwareSample(thermal_level=ThermalLevel(apple.thermal_state())),
         "thermal_pressure": lambda: HardwareSample(thermal_level=ThermalLevel(apple.thermal_pressure())),
         "low_power": lambda: HardwareSample(low_power=apple.low_power()),
@@ -49,7 +49,7 @@ def darwin_readings(apple: SystemApple, macmon: str | None) -> Readings:
 
 
 def pressure_sample(raw: bytes) -> HardwareSample:
-    """int32: 1 normal, 2 warn, 4 critical. Raises ValueError on anything else."""
+    """Decodes an int32: 1 normal, 2 warn, 4 critical. Raises ValueError on anything else."""
     level = _int32(raw)
     if level not in _PRESSURES:
         raise ValueError(f"memory pressure {level}, expected one of {sorted(_PRESSURES)}")
@@ -57,7 +57,7 @@ def pressure_sample(raw: bytes) -> HardwareSample:
 
 
 def free_share_sample(raw: bytes) -> HardwareSample:
-    """int32: percent. Raises ValueError outside 0 to 100."""
+    """Decodes an int32 in percent. Raises ValueError outside 0 to 100."""
     percent = _int32(raw)
     if not 0 <= percent <= 100:
         raise ValueError(f"free memory of {percent} %")
@@ -65,13 +65,14 @@ def free_share_sample(raw: bytes) -> HardwareSample:
 
 
 def swap_sample(raw: bytes) -> HardwareSample:
-    """struct xsw_usage, in bytes."""
+    """Decodes struct xsw_usage, in bytes."""
     _, available, used = _unpack(_SWAP, raw)
     return HardwareSample(swap_used=used, swap_free=available)
 
 
 def pages_sample(raw: bytes, page_size: int) -> HardwareSample:
-    """struct vm_statistics64. psutil's swap-ins are all page-ins on macOS, files' too, so they are read here."""
+    """Decodes struct vm_statistics64. psutil's swap-ins are all page-ins on macOS, files included, so they are read
+    here."""
     values = _unpack(_PAGES, raw)
     return HardwareSample(
         memory_states={state: values[place] * page_size for state, place in _PLACES.items()},
@@ -81,8 +82,8 @@ def pages_sample(raw: bytes, page_size: int) -> HardwareSample:
 
 
 def gpu_sample(text: str) -> HardwareSample:
-    """`ioreg`'s IOAccelerator: bytes that all processes have the GPU use (the driver's own share has another name), and
-    how busy it is. Of several accelerators the busiest counts. Raises ValueError outside 0 to 100 percent."""
+    """Decodes `ioreg`'s IOAccelerator: GPU memory of all processes (the driver's own part has another name), and
+    utilization. Of several accelerators the busiest counts. Raises ValueError outside 0 to 100 percent."""
     memory = [int(size) for size in re.findall(r'"In use system memory"\s*=\s*(\d+)', text)]
     percents = [int(percent) for percent in re.findall(r'"Device Utilization %"\s*=\s*(\d+)', text)]
     if any(percent > 100 for percent in percents):
@@ -98,7 +99,7 @@ class _Fan(BaseModel):
 
 
 class _Macmon(BaseModel):
-    """What is read of a line of `macmon pipe`: degrees Celsius and watts."""
+    """The fields used of a line of `macmon pipe`: degrees Celsius and watts."""
 
     temp: dict[str, float] = {}
     fans: list[_Fan] | None = None
@@ -110,8 +111,8 @@ class _Macmon(BaseModel):
 
 
 def macmon_sample(text: str) -> HardwareSample:
-    """The first line of `macmon pipe`. It writes 0 for a temperature or a total that this Mac does not give. Raises
-    ValueError where that is no such line."""
+    """Decodes the first line of `macmon pipe`, which has 0 for temperatures or totals that this Mac lacks. Raises
+    ValueError if it is not such a line."""
     report = _Macmon.model_validate_json(text.partition("\n")[0])
     temperatures = {name: heat for name in ("cpu", "gpu") if (heat := report.temp.get(f"{name}_temp_avg", 0)) > 0}
     power = {"cpu": report.cpu_power, "gpu": report.gpu_power, "ane": report.ane_power, "ram": report.ram_power}
@@ -129,7 +130,7 @@ def _int32(raw: bytes) -> int:
 
 
 def _unpack(layout: struct.Struct, raw: bytes) -> tuple[int, ...]:
-    """Later systems may add fields at a structure's end."""
+    """Unpacks the start of a structure: later systems may add fields at its end."""
     if len(raw) < layout.size:
         raise ValueError(f"{len(raw)} bytes, expected {layout.size} or more")
     return layout.unpack_from(raw)

@@ -1,6 +1,8 @@
-"""Linux: pressure stalls, control groups (version 2), swap, thermal zones and fans, all from files anybody may read.
+"""Readings of Linux: pressure stalls, control groups (version 2), swap, thermal zones and fans, from files that anybody
+may read.
 
-Formats: Documentation/accounting/psi.rst, admin-guide/cgroup-v2.rst and driver-api/thermal/sysfs-api.rst of the kernel.
+Formats: Documentation/accounting/psi.rst, admin-guide/cgroup-v2.rst and driver-api/thermal/sysfs-api.rst of the
+kernel.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from draftd.hardware.state import HardwareSample, MemoryPressure
 # levels; these are draftd's own: a tenth is felt, and a tenth in which all tasks were stalled is thrashing.
 _WARN_SOME, _CRITICAL_FULL = 10.0, 10.0
 
-_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")  # alone, or beside version 1
+_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")  # version 2 alone, or beside version 1
 
 
 def linux_readings(root: Path = Path("/")) -> Readings:
-    """What Linux adds to the common readings; `root` is where /proc and /sys are."""
+    """Returns the readings that only Linux has; `root`: the folder of /proc and /sys."""
     return {
         "memory_states": _memory_states,
         "pressure": lambda: _pressure(root),
@@ -37,7 +39,7 @@ def linux_readings(root: Path = Path("/")) -> Readings:
 
 
 def pressure_level(stalls: str) -> MemoryPressure:
-    """The level of `some avg10=… full avg10=…`. Raises ValueError where either is missing."""
+    """Returns the level of `some avg10=… full avg10=…`. Raises ValueError if either is missing."""
     shares = {kind: float(share) for kind, share in re.findall(r"^(some|full) avg10=([\d.]+)", stalls, re.MULTILINE)}
     if shares.keys() != {"some", "full"}:
         raise ValueError(f"no stalls of some and full in {stalls!r}")
@@ -47,18 +49,18 @@ def pressure_level(stalls: str) -> MemoryPressure:
 
 
 def fields_of(text: str) -> dict[str, int]:
-    """The numbers of `name 12` lines."""
+    """Returns the numbers of `name 12` lines."""
     return {name: int(number) for name, number in re.findall(r"^(\w+) (\d+)", text, re.MULTILINE)}
 
 
 def _memory_states() -> HardwareSample:
-    memory: Any = psutil.virtual_memory()  # it says more on Linux than elsewhere
+    memory: Any = psutil.virtual_memory()  # it has more fields on Linux
     states = {"free": memory.free, "buffers": memory.buffers, "cached": memory.cached}
     return HardwareSample(memory_states={"used": max(0, memory.total - sum(states.values())), **states})
 
 
 def _pressure(root: Path) -> HardwareSample:
-    """The stalls of the daemon's own control group where it has a limit, else of the whole system."""
+    """Returns the stalls of the daemon's own control group if that has a limit, else of the whole system."""
     limited = _limited_group(root)
     text = _text(limited / "memory.pressure") if limited is not None else None
     if text is None:
@@ -77,19 +79,20 @@ def _cgroup(root: Path) -> HardwareSample:
 
 
 def memory_limit(root: Path) -> int | None:
-    """Bytes that the daemon's control groups allow it; None where none has a limit."""
+    """Returns the bytes that the daemon's control groups allow it; None without a limit."""
     limits = [limit for folder in _groups(root) if (limit := _text(folder / "memory.max")) and limit.strip() != "max"]
     return min(map(int, limits), default=None)
 
 
 def processor_limit(root: Path) -> float | None:
-    """Processors' worth of time that the daemon's control groups allow it; None where none has a limit."""
+    """Returns the number of processors that the daemon's control groups allow it; None without a limit."""
     quotas = [text.split() for folder in _groups(root) if (text := _text(folder / "cpu.max"))]
     return min((int(quota) / int(period) for quota, period in quotas if quota != "max"), default=None)
 
 
 def _limited_group(root: Path) -> Path | None:
-    """The group, from the daemon's own upwards, that leaves it the least memory; None where none has a limit."""
+    """Returns the control group, from the daemon's own upwards, that leaves it the least memory; None without a
+    limit."""
     rooms: list[tuple[int, Path]] = []
     for folder in _groups(root):
         limit, used = _text(folder / "memory.max"), _text(folder / "memory.current")
@@ -99,7 +102,7 @@ def _limited_group(root: Path) -> Path | None:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """The daemon's own control group, and those above it."""
+    """Yields the daemon's own control group, and its ancestors."""
     own = re.search(r"^0::(/.*)$", _text(root / "proc/self/cgroup") or "", re.MULTILINE)
     if own is None:
         return
@@ -112,7 +115,7 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _swap(root: Path) -> HardwareSample:
-    """Swap-ins come from the kernel's count of pages: psutil takes every page for 4 KiB."""
+    """Returns swap use. Swap-ins come from the kernel's count of pages: psutil assumes pages of 4 KiB."""
     swap = psutil.swap_memory()
     pages = fields_of(_text(root / "proc/vmstat") or "").get("pswpin")
     return HardwareSample(
@@ -140,11 +143,11 @@ def _fans() -> HardwareSample:
 
 
 def _text(path: Path) -> str | None:
-    """A file's text; None where this kernel or machine has no such thing."""
+    """Returns a file's text; None if this kernel or machine does not have it."""
     try:
         return path.read_text()
     except OSError as error:
-        # A kernel without pressure stalls answers EOPNOTSUPP; a zone that is switched off EAGAIN, ENODATA or EINVAL.
+        # A kernel without pressure stalls answers EOPNOTSUPP; a disabled zone answers EAGAIN, ENODATA or EINVAL.
         if error.errno in _ABSENT:
             return None
         raise

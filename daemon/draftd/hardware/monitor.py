@@ -1,4 +1,4 @@
-"""Samples the machine on a thread of its own. A reading that fails or hangs is counted, and blocks nothing else."""
+"""Samples the machine on its own thread. A reading that fails or hangs is counted, and blocks nothing else."""
 
 from __future__ import annotations
 
@@ -18,23 +18,20 @@ Readings = dict[str, Callable[[], HardwareSample]]
 
 
 class HardwareProbe:
-    """Used from one thread; `errors` from any.
-
-    Each reading has `reading_seconds`, on a thread of its own. One that hangs is not asked again until it has returned,
-    so that no more threads are left behind than there are readings.
-    """
+    """Takes samples. Used from one thread; `errors` from any. Each reading may take `reading_seconds`, on its own
+    thread. One that hangs is not repeated until it has returned, so at most one thread per reading is left behind."""
 
     def __init__(self, readings: Readings, reading_seconds: float = 3.0) -> None:
         self._readings, self._seconds = readings, reading_seconds
         self._pending: dict[str, Future[HardwareSample]] = {}
-        self.errors: Mapping[str, int] = {}  # failures so far by reading
+        self.errors: Mapping[str, int] = {}  # by reading: failures so far
 
     def add(self, readings: Readings) -> None:
-        """Reads these as well, from the next sample on."""
+        """Adds readings, from the next sample on."""
         self._readings = {**self._readings, **readings}
 
     def sample(self) -> HardwareSample:
-        """What all readings found. What one of them raises costs its own values, and so does its silence."""
+        """Returns the values of all readings, without those of a reading that raised or did not answer in time."""
         merged = HardwareSample()
         for name, read in self._readings.items():
             try:
@@ -46,7 +43,7 @@ class HardwareProbe:
     def failed(self, name: str, error: Exception) -> None:
         """Counts one failure of that reading, and logs the first."""
         before = self.errors.get(name, 0)
-        # A new mapping each time: whoever reads the old one on another thread never sees it change.
+        # A new mapping each time: other threads that read the old one never see it change.
         self.errors = {**self.errors, name: before + 1}
         if not before:
             _log.warning("cannot read %s: %r; its values are absent, further failures are only counted", name, error)
@@ -72,10 +69,8 @@ def _answer(answer: Future[HardwareSample], read: Callable[[], HardwareSample]) 
 
 
 class HardwareMonitor(HardwareView):
-    """A HardwareView that is renewed every `period_seconds`.
-
-    `memory_floor` is in bytes; None is a share of the memory there is. `clock` is monotonic.
-    """
+    """A HardwareView that is updated every `period_seconds`. `memory_floor`: bytes; None is a share of the memory.
+    `clock` is monotonic."""
 
     def __init__(
         self,
@@ -91,12 +86,12 @@ class HardwareMonitor(HardwareView):
         self._thread = threading.Thread(target=self._run, name="draftd-hardware", daemon=True)
 
     def start(self, readings: Readings | None = None) -> None:
-        """Begins to sample, these readings too; the first sample follows at once."""
+        """Starts to sample, these readings included; the first sample is taken at once."""
         self._probe.add(readings or {})
         self._thread.start()
 
     def close(self, seconds: float) -> bool:
-        """Samples no more. False where a reading did not return within `seconds`: its thread is left behind."""
+        """Stops sampling. Returns False if a reading did not return within `seconds`: its thread is left behind."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join(seconds)

@@ -1,4 +1,4 @@
-"""The machine at hand: the probe for its platform, and what does not change while it runs."""
+"""This machine: the probe for its platform, and its constant properties."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from draftd.hardware.state import HardwareSample
 
 
 def system_probe() -> HardwareProbe:
-    """All readings of this platform."""
+    """Returns a probe with all readings of this platform."""
     readings = common_readings()
     if sys.platform == "linux":
         readings |= linux_readings()
@@ -33,7 +33,7 @@ def system_probe() -> HardwareProbe:
 
 
 def common_readings() -> Readings:
-    """What is read alike on macOS and Linux."""
+    """Returns the readings that work alike on macOS and Linux."""
     process = psutil.Process()
     return {
         "memory": _memory,
@@ -48,14 +48,14 @@ def _memory() -> HardwareSample:
 
 
 def _battery() -> HardwareSample:
-    """On a machine without a battery the power source is absent, not "plugged in"."""
+    """Reads the power source. On a machine without a battery it is absent, not "plugged in"."""
     battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
     return HardwareSample(plugged_in=battery.power_plugged if battery is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`cores` and `memory_bytes` are what this process may use: a control group that allows less counts."""
+    """The machine. `cores` and `memory_bytes` are those that this process may use, under control groups' limits."""
 
     name: str
     cores: int
@@ -63,7 +63,8 @@ class Device:
 
 
 def device(root: Path = Path("/")) -> Device:
-    """`root` is where /proc and /sys are. What cannot be read is left to what Python knows."""
+    """Returns the machine's properties; Python's own answers replace unreadable ones. `root`: the folder of /proc and
+    /sys."""
     cores, memory = os.cpu_count() or 1, psutil.virtual_memory().total
     if sys.platform == "linux":
         cores = len(os.sched_getaffinity(0))
@@ -80,7 +81,7 @@ def device(root: Path = Path("/")) -> Device:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Of those Python packages that are installed."""
+    """Returns the versions of those packages that are installed."""
     installed = {}
     for name in packages:
         try:
@@ -95,7 +96,7 @@ def _chip() -> str:
 
 
 def _processor(root: Path) -> str:
-    """On x86 the processor's own name; on Arm, which has none, the board's where it is known."""
+    """Returns the processor's name on x86; on Arm, which has none, the board's if known."""
     text = (root / "proc/cpuinfo").read_text(errors="replace")
     match = re.search(r"^(?:model name|Model)\s*:\s*(.+?)\s*$", text, re.MULTILINE)
     return match[1] if match else ""

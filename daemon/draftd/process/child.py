@@ -1,7 +1,7 @@
 """The daemon's side of one process with an engine: requests and commands go in, tokens and outcomes come out.
 
-Two threads: the owner's hands over what has gathered (`serve`), and one reads the process. Each wait is bounded: a
-process that neither writes nor reads for so long is killed.
+Two threads: the owner's sends what has gathered (`serve`), and one reads from the process. Each wait is limited: a
+process that neither writes nor reads in time is killed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from draftd.process import ipc
 
 _log = logging.getLogger(__name__)
 
-_LOADING_SECONDS = 60.0  # the bound while it loads: none of its threads runs while MLX joins a group
+_LOADING_SECONDS = 60.0  # the time limit while it loads: none of its threads runs while MLX joins a group
 _MEMORY_SECONDS = 0.5  # between two messages about the machine's memory
-_LAST_SECONDS = 5.0  # to end in order, once no more requests may run
-_EXIT_SECONDS = 1.0  # for a process to exit that has closed its pipe
+_LAST_SECONDS = 5.0  # to end normally, once no more requests may run
+_EXIT_SECONDS = 1.0  # for a process that has closed its pipe to exit
 _METHODS: dict[type[Command], str] = {
     KeepDrafts: "keep",
     ReloadDrafts: "reload_draft",
@@ -47,8 +47,8 @@ _METHODS: dict[type[Command], str] = {
 
 @dataclass(slots=True)
 class _RunningRequest:
-    """A request that the process has. `number`: of its submission. `stats`: of the tokens that came, in case no outcome
-    comes. `failed`: the error of its receiver."""
+    """A request that the process has. `number`: of its submission. `stats`: of the tokens received, in case no outcome
+    comes. `failed`: its receiver's error."""
 
     request: DecodeRequest
     sink: TokenSink
@@ -77,13 +77,13 @@ class EngineChild:
         note: Callable[[ipc.EngineSnapshot | ipc.EngineEnded], None],
         timeout_seconds: float,
     ) -> None:
-        """`observer` must raise nothing. `note` takes what the engine says of itself. Both are called on one thread
+        """`observer` must not raise. `note` receives the engine's reports about itself. Both are called on one thread
         at a time."""
         self._limits, self._observer, self._totals, self._note = limits, observer, totals, note
         self._timeout = timeout_seconds
         self.inbox = Inbox(limits.queue_capacity, limits.max_batch)
         self.snapshot = ipc.EngineSnapshot()  # the latest
-        self.loss: tuple[Loss, str] | None = None  # why it ended, unless it was asked to
+        self.loss: tuple[Loss, str] | None = None  # why it ended, unless that was intended
         self._ended = False
         self._lock = threading.Lock()
         self._requests: dict[str, _RunningRequest] = {}
@@ -101,7 +101,7 @@ class EngineChild:
         command = [sys.executable, "-P", "-m", "draftd.process.main", str(number)]
         passed = [number] if begin.share is None else [number, begin.share.listener]
         try:
-            # A session of its own: Ctrl-C is for the daemon, which lets running requests end first.
+            # Its own session: Ctrl-C must only reach the daemon, which lets running requests end first.
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=passed, start_new_session=True)
         finally:
             theirs.close()
@@ -109,8 +109,9 @@ class EngineChild:
         self._send([begin])
 
     def serve(self, open_: Callable[[], None], closing: Callable[[], bool], other_exit: Callable[[], str]) -> None:
-        """Sends the inbox's contents to the process, until that ends. `open_` is called once it is ready, before it
-        takes requests. While it loads, `closing` ends the wait, and `other_exit` says which other rank has ended."""
+        """Sends the inbox's contents to the process until that ends. `open_` is called once the process is ready,
+        before it takes requests. During loading, `closing` ends the wait, and `other_exit` describes another rank's
+        exit."""
         opened, memory_at, drain_until, last = False, -math.inf, math.inf, math.inf
         while not self._ended and time.monotonic() < last:
             if not opened and closing():
@@ -138,7 +139,7 @@ class EngineChild:
                 self._send(messages)
 
     def keep(self, drafters: frozenset[str]) -> None:
-        """Loads the drafts that were kept before; nothing waits for it."""
+        """Loads the drafts that were kept before, without waiting."""
         self._send([ipc.MethodCall(next(self._numbers), "keep", (drafters,))])
 
     def end(self, error: NotServing) -> None:
@@ -157,10 +158,10 @@ class EngineChild:
             done.set_exception(error)
         self._requests, self._commands = {}, {}
 
-    # the owner's thread
+    # on the owner's thread
 
     def _messages(self, gathered: Sequence[Arrival | Command]) -> Iterator[ipc.Submit | ipc.MethodCall]:
-        """Choices of one request make one message: their prompt is the same object."""
+        """Yields messages; choices of one request make one message, because they share the prompt."""
         for _, group in groupby(gathered, lambda each: id(each.request.prompt if isinstance(each, Arrival) else each)):
             number, same = next(self._numbers), list(group)
             choices = [each for each in same if isinstance(each, Arrival)]
@@ -183,10 +184,10 @@ class EngineChild:
         except TimeoutError:
             self._lose(Loss.SILENT, f"rank 0 read nothing for {self._bound:g} s")
         except OSError:
-            self._reader.join(self._timeout)  # it notes why
+            self._reader.join(self._timeout)  # the reader notes why
             self._lose(Loss.DIED, "rank 0 no longer reads")
 
-    # the thread that reads
+    # on the reading thread
 
     def _read(self) -> None:
         try:
@@ -269,7 +270,7 @@ class EngineChild:
             _log.warning("the receiver of request %s failed at its end", running.request.id, exc_info=error)
 
     def _report(self) -> None:
-        """Tells the inbox, which has the queue's limits, how many requests wait and whose they are."""
+        """Tells the inbox, which limits the queue, how many requests wait, and whose."""
         with self._lock:
             every = list(self._requests.values())
         clients = [running for running in every if running.request.origin is Origin.CLIENT]
@@ -282,14 +283,14 @@ class EngineChild:
         unreported = running.number > now.number or running.request.id in now.waiting
         return running.stats.first_token is None and unreported
 
-    # either
+    # on either thread
 
     def _limit_waits(self, seconds: float) -> None:
         self._bound = seconds
         self._pipe.limit_waits(seconds)
 
     def _lose(self, loss: Loss, reason: str) -> None:
-        """Notes the loss unless one was found before, and kills the process, so that nothing waits for it."""
+        """Notes the loss unless there was one before, and kills the process, so that nothing waits for it."""
         with self._lock:
             if not self._ended:
                 self.loss = loss, reason
@@ -299,7 +300,7 @@ class EngineChild:
 
 
 def _describe_exit(process: subprocess.Popen[bytes]) -> str:
-    """Describes how a process ended that has closed its pipe."""
+    """Describes how a process that has closed its pipe ended."""
     try:
         code = process.wait(_EXIT_SECONDS)
     except subprocess.TimeoutExpired:

@@ -1,7 +1,7 @@
-"""An engine in a process of its own, which is started again after it, or the group whose rank 0 it is, was lost.
+"""An engine in its own process, which is started again after it was lost, or the group in which it is rank 0.
 
 A process cannot leave a group that lost a rank, so this one has neither MLX's group nor the model. Fronts, health and
-telemetry go on while the engine starts again.
+telemetry continue while the engine restarts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
-_STABLE_SECONDS = 60.0  # a group that served so long was lost for another reason than the one before
+_STABLE_SECONDS = 60.0  # after this long, a loss does not count as a repetition
 _BEATS = 8  # snapshots within the timeout
 _SLOWEST_BEAT_SECONDS = 0.25
 _JOIN_SECONDS = 15.0
@@ -54,11 +54,11 @@ class OtherRanks(Protocol):
     """Starts and ends the other ranks of a group. One thread."""
 
     def start(self) -> GroupShare | None:
-        """Starts those that do not run. Returns what rank 0's process must know; None if rank 0 is alone. Raises
-        DraftdError or OSError."""
+        """Starts the ranks that are not running. Returns what rank 0's process needs to know; None if rank 0 is alone.
+        Raises DraftdError or OSError."""
 
     def describe_exit(self) -> str:
-        """Which of them has ended, and why; empty if all run."""
+        """Describes which rank has exited and why; empty if all run."""
 
     def stop(self) -> None:
         """Ends all other ranks on this machine."""
@@ -82,7 +82,8 @@ class EngineProcess(EngineHandle):
         recall: Callable[[], LearntCosts | None] = lambda: None,
         fingerprints: Fingerprints | None = None,
     ) -> None:
-        """`group`: its id. `recall` returns the costs learnt before; later starts get the latest ones from here."""
+        """`group`: its id. `recall` returns the costs learnt before; later starts get the latest ones from this
+        object."""
         super().__init__(fingerprints)
         self._paths, self._ranks, self._settings, self._id = paths, ranks, settings, group
         self._totals = Totals()
@@ -98,7 +99,7 @@ class EngineProcess(EngineHandle):
         self._grammars: Grammars | None = None
         self._admission: Admission | None = None
         self._info: ModelInfo | None = None
-        self._drafters: frozenset[DrafterName] | None = None  # of the last `keep`
+        self._drafters: frozenset[DrafterName] | None = None  # the drafters of the last `keep`
         self._share: GroupShare | None = None
         self._losses: dict[Loss, int] = {}
         self._reason = ""
@@ -116,7 +117,7 @@ class EngineProcess(EngineHandle):
             self._thread.join(drain_seconds + _JOIN_SECONDS)
         return not self._thread.is_alive()
 
-    # state
+    # the engine's state
 
     @property
     def info(self) -> ModelInfo:
@@ -138,7 +139,7 @@ class EngineProcess(EngineHandle):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer, also while the engine starts again: texts of ended requests are still decoded."""
+        """The tokenizer, available while the engine restarts too: texts of ended requests are still decoded."""
         if self._tokenizer is None:
             raise self._not_serving()
         return self._tokenizer
@@ -239,7 +240,7 @@ class EngineProcess(EngineHandle):
         except NotServing:
             if self._closing.is_set():
                 raise
-            raise self._not_serving() from None  # the engine was lost just now
+            raise self._not_serving() from None  # the engine was just lost
 
     def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
         done = super().keep(drafters)
@@ -287,7 +288,7 @@ class EngineProcess(EngineHandle):
         self.state = EngineState.FAILED if self.error else EngineState.STOPPED
 
     def _run_child(self, began: float) -> tuple[Loss, str] | None:
-        """Runs one process to its end. Returns why it was lost; None if it was asked to end."""
+        """Runs one process to its end. Returns why it was lost; None if the end was intended."""
         try:
             self._share = share = self._ranks.start()
             self._learnt = self._learnt or self._recall()

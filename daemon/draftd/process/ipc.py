@@ -1,6 +1,6 @@
 """The messages between the daemon and its engine's process, and the socket pair that carries them.
 
-Only these two have the pair: an end that is closed ends the other. The daemon bounds its waits, because a stopped
+Only these two have the pair: closing one end ends the other side. The daemon limits its waits, because a stopped
 process neither answers nor reads.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class MachineMemory(NamedTuple):
-    """The values of `Limits` that depend on the machine, under the names they have there."""
+    """The values of `Limits` that depend on the machine, under the same names."""
 
     memory_share: float
     headroom: int | None
@@ -48,7 +48,7 @@ class MachineMemory(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """The first message. `limits`: all but MachineMemory's. `log_level`: for draftd's own records. `share`: None if
+    """The first message. `limits`: all except MachineMemory's. `log_level`: for draftd's own records. `share`: None if
     this process has the whole target."""
 
     paths: ModelPaths
@@ -80,8 +80,8 @@ class EndRequests(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """Take no more requests; running ones may go on until then, in monotonic seconds, a clock that all processes of a
-    machine share."""
+    """Refuse new requests; running ones may continue until this time, in monotonic seconds, a clock that all processes
+    of a machine share."""
 
     until: float
 
@@ -90,8 +90,8 @@ class Drain(NamedTuple):
 
 
 class EngineSnapshot(NamedTuple):
-    """The engine's state, several times a second: the sign of life. `info`: once it takes requests. `learnt`: if it has
-    changed. `waiting`: ids of clients' requests that wait, of those submitted up to `number`."""
+    """The engine's state, sent several times a second as a sign of life. `info`: once it takes requests. `learnt`: if
+    changed. `waiting`: ids of clients' waiting requests, among those submitted up to `number`."""
 
     info: ModelInfo | None = None
     learnt: LearntCosts | None = None
@@ -116,7 +116,7 @@ class Tokens(NamedTuple):
 
 
 class ObserverCall(NamedTuple):
-    """A call of an EngineObserver, except `on_finish`. `arguments`: all but the request."""
+    """A call of an EngineObserver, except `on_finish`. `arguments`: without the request."""
 
     id: str
     method: str
@@ -144,7 +144,7 @@ class LogLine(NamedTuple):
 
 
 class EngineEnded(NamedTuple):
-    """The last message. `loss` and `reason`: unless it ended in order, after Drain. `learnt`: as in a snapshot."""
+    """The last message. `loss` and `reason`: unless it ended normally after Drain. `learnt`: as in a snapshot."""
 
     loss: Loss | None = None
     reason: str = ""
@@ -152,7 +152,7 @@ class EngineEnded(NamedTuple):
 
 
 def own_tokenizer() -> Tokenizer:
-    """Stands for the tokenizer in a message: the reader puts in that of its own process."""
+    """Replaced in a message by the reader's own tokenizer."""
     raise TypeError("a tokenizer is not sent")
 
 
@@ -171,7 +171,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class MessagePipe:
-    """One end of the socket pair. One thread sends, and one receives. Both raise OSError once the other end is gone."""
+    """One end of the socket pair. One thread sends and one receives. Both raise OSError once the other end is gone."""
 
     def __init__(self, end: socket.socket, tokenizer: Callable[[], Tokenizer] = own_tokenizer) -> None:
         """`end`: closed by `close`. `tokenizer`: this process's, if received messages may refer to one."""
@@ -179,8 +179,8 @@ class MessagePipe:
         self._tokenizer = tokenizer
 
     def limit_waits(self, seconds: float) -> None:
-        """From now on `receive` and `send` raise TimeoutError after so long without a byte; before, they wait without
-        limit."""
+        """Makes `receive` and `send` raise TimeoutError after `seconds` without a byte; before this call they wait
+        without limit."""
         bound = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))  # a timeval
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bound)
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bound)

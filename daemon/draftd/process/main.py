@@ -1,7 +1,8 @@
 """The engine's process: `python -P -m draftd.process.main DESCRIPTOR`.
 
-All of MLX that such a daemon has is here: target, drafts, scheduler, and the group of ranks. A process cannot leave a
-group that was lost, so this one ends. It does what the daemon says over the socket pair, and ends with the daemon.
+It has everything of MLX in such a daemon: target, drafts, scheduler, and the group of ranks. A process cannot leave a
+group that was lost, so this one then exits. The daemon controls it over the socket pair, and it ends with the
+daemon.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ if TYPE_CHECKING:
     from draftd.engine.depth.saved import LearntCosts
     from draftd.engine.ranks.group import RankGroup
 
-_MOST_UNSENT = 1 << 16  # messages; beyond, the engine waits for the daemon
+_MOST_UNSENT = 1 << 16  # messages; with more, the engine waits for the daemon
 _LOADING_POLL_SECONDS = 0.05
-_LAST_SECONDS = 2.0  # for the last message to be taken
+_LAST_SECONDS = 2.0  # for the last message to be read
 
 
 def main() -> None:
-    # These signals are for the daemon, which tells this process what to do.
+    # The daemon handles these signals, and tells this process what to do.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
@@ -62,11 +63,10 @@ def main() -> None:
 def begin_group(
     share: GroupShare, paths: ModelPaths, announce: Callable[[str], None], on_lost: Callable[[RanksLost], None]
 ) -> tuple[RankGroup, LeaderChannel]:
-    """Waits for the followers and joins them. On the thread that will have MLX. `on_lost`: LeaderChannel's.
+    """Waits for the followers and joins them, on the thread that will use MLX. `on_lost`: LeaderChannel's.
 
-    Raises ModelLoadError, Refused with what keeps the ranks apart, and RanksLost. If MLX does not join the ranks in
-    time, SIGALRM ends the process.
-    """
+    Raises ModelLoadError, GroupRefused with the reason, and RanksLost. If MLX does not join the ranks in time, SIGALRM
+    ends the process."""
     plan, settings = share.plan, share.settings
     timeout = settings.timeout_seconds
     with contextlib.closing(OwnProof(paths.model, paths.adapter, os.environ, progress=announce)) as own:
@@ -93,7 +93,7 @@ def begin_group(
 
 
 class Outgoing:
-    """Sends messages to the daemon on a thread of its own: `put` waits only if the daemon does not read at all."""
+    """Sends messages to the daemon on its own thread: `put` waits only if the daemon does not read at all."""
 
     def __init__(self, pipe: ipc.MessagePipe) -> None:
         self._pipe = pipe
@@ -110,7 +110,7 @@ class Outgoing:
             self._changed.notify_all()
 
     def put_last(self, message: Any, seconds: float = _LAST_SECONDS) -> None:
-        """Waits until this and all before it is sent, for at most so long: the daemon may not read."""
+        """Waits until this and all earlier messages are sent, for at most `seconds`: the daemon may not read."""
         with self._changed:
             self._unsent.append(message)
             self._changed.notify_all()
@@ -135,7 +135,7 @@ class Outgoing:
 
 
 class RequestSink:
-    """Sends one request's tokens and outcome. Holds its compiled grammar for as long as the request runs."""
+    """Sends one request's tokens and outcome to the daemon. Keeps its compiled grammar while the request runs."""
 
     def __init__(self, name: str, put: Callable[[Any], None], grammar: CompiledGrammar | None) -> None:
         self._name, self._put, self._grammar = name, put, grammar
@@ -148,7 +148,7 @@ class RequestSink:
 
 
 class CallObserver(EngineObserver):
-    """Sends each call to the daemon, whose observers know requests by id, and learn of a request's end from its
+    """Sends each call to the daemon, whose observers identify requests by id, and learn of a request's end from its
     sink."""
 
     def __init__(self, put: Callable[[Any], None]) -> None:
@@ -182,7 +182,7 @@ class EngineServer:
     def __init__(self, end: socket.socket) -> None:
         self._pipe = ipc.MessagePipe(end, lambda: self._worker.tokenizer)
         self._out = Outgoing(self._pipe)
-        self._number = 0  # of the last submission that the engine has
+        self._number = 0  # number of the last submission that the engine has
         self._memory: ipc.MachineMemory
         self._worker: EngineWorker
         self._channel: LeaderChannel | None = None
@@ -248,7 +248,7 @@ class EngineServer:
         try:
             compiled = None
             if grammar := choices[0].grammar:
-                # Compiled in this process too, and before the engine's thread would have to.
+                # Compiled here already, so that the engine's thread need not.
                 assert self._worker.grammars is not None
                 compiled, _ = self._worker.grammars.compile(grammar)
             arrivals = [(choice, RequestSink(choice.id, self._out.put, compiled)) for choice in choices]
@@ -275,7 +275,7 @@ class EngineServer:
         error = done.exception()
         if error is not None and not isinstance(error, DraftdError):
             error = EngineFailure(in_one_line(error))
-        # With a snapshot: the caller looks at the loaded drafts next.
+        # With a snapshot, because the caller reads the loaded drafts next.
         self._out.put(ipc.MethodResult(number, None if error is not None else done.result(), error, self._snapshot()))
 
     def _snapshot(self, learnt: LearntCosts | None = None) -> ipc.EngineSnapshot:
@@ -323,18 +323,18 @@ class EngineServer:
                 return  # `_beat` says why
             if self._channel is not None:
                 self._channel.close()
-        # Otherwise its thread is inside a forward, and the end of all requests is reported.
+        # Otherwise its thread is inside a forward, and has reported the end of all requests.
         self._out.put_last(ipc.EngineEnded(learnt=worker.learnt()))
         _exit(0)
 
     def lose(self, error: RanksLost) -> NoReturn:
-        """Reports the loss, and exits at once: other threads may be blocked for ever."""
+        """Reports the loss, and exits at once: other threads may be blocked forever."""
         self._out.put_last(ipc.EngineEnded(error.loss, error.message))
         _exit(1)
 
 
 def _exit(code: int) -> NoReturn:
-    """Exits without cleanup: other threads may be blocked for ever."""
+    """Exits without cleanup: other threads may be blocked forever."""
     sys.stderr.flush()
     os._exit(code)
 

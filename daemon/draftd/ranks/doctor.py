@@ -1,5 +1,5 @@
-"""Forms the group of a plan only to look at it (`draftd doctor --hostfile`): over the ports, the key and the handshake
-of serving, by followers that are started as serving starts them."""
+"""Checks a group by forming it without serving (`draftd doctor --hostfile`): with the ports, key and handshake of
+serving, and followers started in the same way."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _MEASURE_SECONDS = 20.0
 
 @dataclass
 class RankFindings:
-    """The findings on a rank. `error`: why it is not there, or did not go on. `proof`: unset if it is not there.
-    `difference`: from rank 0. `hashed`: whether its files were compared by their hashes. `backends`, `memory`: MLX's,
-    and the free bytes, if they are known."""
+    """The findings on a rank. `error`: why it is absent or stopped. `proof`: None if it is absent. `difference`: from
+    rank 0. `hashed`: whether its files were compared by hashes. `backends`, `memory`: MLX's, and the free bytes, if
+    known."""
 
     rank: int
     host: str = ""
@@ -46,8 +46,8 @@ class RankFindings:
 
 @dataclass(frozen=True, slots=True)
 class LinkFindings:
-    """A way by which a rank connects to another. `listening`: why the other does not listen at `address`; `error`: why
-    it is not reached there; otherwise `figures`, as `measure` has them."""
+    """The findings on a connection from one rank to another. `listening`: why the other does not listen at `address`;
+    `error`: why it cannot be reached; otherwise `figures`, from `measure`."""
 
     source: int
     target: int
@@ -69,9 +69,9 @@ def describe_machine() -> dict[str, Any]:
 def look_at_group(
     settings: Settings, plan: GroupPlan, environ: Mapping[str, str], own: OwnProof
 ) -> tuple[list[RankFindings], list[LinkFindings]]:
-    """Nothing is left running anywhere. Raises ConfigError if rank 0 cannot listen, OSError if followers cannot be
-    started."""
-    offline = {**environ, "HF_HUB_OFFLINE": "1"}  # a look downloads nothing
+    """Checks a group, and leaves nothing running. Raises ConfigError if rank 0 cannot listen, OSError if followers
+    cannot be started."""
+    offline = {**environ, "HF_HUB_OFFLINE": "1"}  # a check downloads nothing
     followers = Followers(settings, plan, offline, "look", out=lambda line: None)
     formation = DiagnosticFormation(
         followers.listener,
@@ -91,14 +91,14 @@ def look_at_group(
 
 
 class DiagnosticFormation(GroupFormation):
-    """A formation that goes on whatever is wrong, and notes it."""
+    """A formation that continues despite faults, and notes them."""
 
     def lose(self, follower: Follower, error: DraftdError) -> None:
         self._findings[follower.rank].error = self._findings[follower.rank].error or error.message
         follower.answers.put_nowait(Frame(FrameKind.FAILED, 0, b"{}"))  # ends the wait for an answer
 
     def check_alike(self, follower: Follower, hello: Hello) -> None:
-        """Refuses nothing: `_prove` notes it."""
+        """Does not refuse anything: `_prove` notes differences."""
 
     async def look(self, exits: Callable[[], Iterator[FollowerExit]]) -> tuple[list[RankFindings], list[LinkFindings]]:
         self._findings = [RankFindings(rank) for rank in range(self.plan.size)]
@@ -122,7 +122,7 @@ class DiagnosticFormation(GroupFormation):
         return self._findings, links
 
     async def _wait(self, exits: Callable[[], Iterator[FollowerExit]]) -> None:
-        """Returns when each follower has connected or ended, or time is over."""
+        """Returns when each follower has connected or exited, or at the deadline."""
         where = "{}:{}".format(*self.listener.getsockname()[:2])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CONNECT_SECONDS[self.plan.start]):
@@ -137,7 +137,7 @@ class DiagnosticFormation(GroupFormation):
         return [self.followers[rank] for rank in sorted(self.followers) if not self._findings[rank].error]
 
     async def _prove(self) -> None:
-        """Compares versions and files, and takes what the machines say of themselves."""
+        """Compares versions and files, and collects what each machine reports."""
         own, mine = self.own.proof, self._findings[0]
         mine.proof, mine.host = own, socket.gethostname()
         for follower in self._present():
@@ -164,7 +164,7 @@ class DiagnosticFormation(GroupFormation):
                 findings.difference = hash_difference(hashes, answer["hashes"], f"rank {follower.rank}")
 
     async def _reach(self, own: dict[str, Any]) -> None:
-        """Has one rank after the other connect to its neighbour in the ring, and time that."""
+        """Makes one rank after another connect to its neighbour in the ring, and times that."""
         nodes, there = self.environment.nodes, {0, *(follower.rank for follower in self._present())}
         for follower in self._present():
             reach = bool(nodes) and (follower.rank + 1) % self.plan.size in there
@@ -178,7 +178,7 @@ class DiagnosticFormation(GroupFormation):
         self._meetings[0] = own
 
     def _ring_link(self, rank: int) -> LinkFindings | None:
-        """The link to the right neighbour, if there is a ring, and both are there."""
+        """Returns the link to the right neighbour, if there is a ring and both ranks are there."""
         right = (rank + 1) % self.plan.size
         if not self.environment.nodes or rank not in self._meetings or right not in self._meetings:
             return None
@@ -187,7 +187,7 @@ class DiagnosticFormation(GroupFormation):
         return LinkFindings(rank, right, address, listening, error, meeting.get("figures", {}))
 
     def _reaches_0_apart(self, follower: Follower) -> bool:
-        """Whether its link to rank 0 is none of the ring's."""
+        """Whether its link to rank 0 is not part of the ring."""
         return not self.environment.nodes or follower.rank != self.plan.size - 1
 
     async def _measure(self, follower: Follower) -> LinkFindings:

@@ -1,11 +1,11 @@
-"""How a rank joins the others: the variables and files by which MLX's backends know each other, and the bound on it.
+"""The variables and files through which MLX's backends connect a rank to the others, and the time limit for that.
 
-    ring   MLX_RANK, MLX_HOSTFILE: a file with [["HOST:PORT", …], …], for each rank where it listens
-    jaccl  MLX_RANK, MLX_IBV_DEVICES: a file with the RDMA devices, for each rank to each; MLX_JACCL_COORDINATOR:
-           rank 0's "HOST:PORT"; MLX_JACCL_RING where only neighbours are connected
+    ring   MLX_RANK, MLX_HOSTFILE: a file with [["HOST:PORT", …], …], each rank's listening addresses
+    jaccl  MLX_RANK, MLX_IBV_DEVICES: a file with the RDMA devices from each rank to each; MLX_JACCL_COORDINATOR:
+           rank 0's "HOST:PORT"; MLX_JACCL_RING if only neighbours are connected
     nccl   MLX_RANK, MLX_WORLD_SIZE, NCCL_HOST_IP, NCCL_PORT of rank 0; CUDA_VISIBLE_DEVICES
 
-as `mlx.launch` sets them. Rank 0 tells its followers; a launcher's own variables are left as they are.
+as set by `mlx.launch`. Rank 0 sends them to its followers; variables set by a launcher stay.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from draftd.models.blas import use_threads
 from draftd.ranks.hostfile import Devices
 from draftd.ranks.plan import GroupPlan, Start
 
-#: MLX's ring tries to connect for 31 s at most, and waits for its neighbour's connection without end.
+#: MLX's ring tries to connect for at most 31 s, and waits for its neighbour's connection forever.
 JOIN_SECONDS = 60
-_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # unless these say how many, ranks of a machine share its cores
+_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # if these are unset, the ranks of a machine share its cores
 
 
 @dataclass(frozen=True, slots=True)
 class RankEnvironment:
-    """One start of the group, as rank 0 describes it to all. `nodes`, `devices`: of each rank. `coordinator`: rank 0's
-    "HOST:PORT", for jaccl and nccl. `beside`: how many ranks each rank's machine has, and `place`: which of those it
-    is."""
+    """The environment of one start of the group, sent by rank 0 to all. `nodes`, `devices`: of each rank.
+    `coordinator`: rank 0's "HOST:PORT", for jaccl and nccl. `beside`: ranks on each rank's machine; `place`: its number
+    among these."""
 
     backend: str
     nodes: list[list[str]] = field(default_factory=list)
@@ -48,7 +48,8 @@ class RankEnvironment:
 
     @classmethod
     def from_plan(cls, plan: GroupPlan) -> RankEnvironment:
-        """Ports are free ones if all ranks are on this machine, else those after the plan's own."""
+        """Returns the environment for a plan. Ports are free ones if all ranks are on this machine, otherwise those
+        after the plan's port."""
         local = plan.start is Start.LOCAL
         ips = [list(host.ips) for host in plan.hosts] if plan.backend == "ring" else [[plan.address]]
         count = sum(map(len, ips))
@@ -68,7 +69,7 @@ class RankEnvironment:
         )
 
     def variables(self, rank: int, folder: Path) -> dict[str, str]:
-        """The variables of that rank, with its files in `folder`. A launcher has set its own."""
+        """Returns a rank's variables, with its files in `folder`; empty if a launcher has set them."""
         variables = dict(self.environment)
         if self.launched:
             return variables
@@ -88,8 +89,8 @@ class RankEnvironment:
 
     @contextlib.contextmanager
     def enter(self, rank: int, seconds: int = JOIN_SECONDS) -> Iterator[None]:
-        """Sets the variables of this process, and ends it by SIGALRM where the block takes longer than `seconds`: MLX
-        holds Python's lock while it waits for its neighbours, so that no thread of ours could."""
+        """Sets the variables of this process. If the block takes longer than `seconds`, SIGALRM ends the process: MLX
+        holds Python's lock while it waits for neighbours, so no thread of ours could."""
         with tempfile.TemporaryDirectory(prefix="draftd-rank-") as folder:
             os.environ.update(self.variables(rank, Path(folder)))
             if self.beside[rank] > 1 and not any(name in os.environ for name in _THREADS):
@@ -102,7 +103,7 @@ class RankEnvironment:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports of the loopback interface, free when this returns."""
+    """Returns different ports of the loopback interface that are free now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:

@@ -1,6 +1,7 @@
-"""A follower's process: it joins one group, executes rank 0's records until the group ends, and ends then.
+"""A follower's process: joins one group, executes rank 0's records until the group ends, and exits.
 
-MLX cannot leave a group that has lost a rank, so a lost group ends the process, whatever its other threads wait for.
+MLX cannot leave a group that has lost a rank, so a lost group ends the process, even if its other threads are
+blocked.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from draftd.ranks.plan import check_trusted, launched_rank, plan_group
 from draftd.ranks.proof import OwnProof
 from draftd.settings import DistributedSettings
 
-#: Exit codes where the group was lost, which begins anew, and so may this; and where rank 0 refused this one.
+#: Exit codes: the group was lost and starts again, as may this process; rank 0 refused this follower.
 LOST, REFUSED = 75, 76
-#: What a follower writes to its standard output for whoever started it: that it lives; that it is about to join, when
-#: MLX lets no thread run.
+#: What a follower writes to its standard output for the process that started it: a sign of life; and that it is
+#: about to join, when MLX lets no thread run.
 ALIVE, JOINS = b".", b"J"
 _BEAT_SECONDS = 1.0
 
@@ -44,8 +45,8 @@ def run_follower(
     environ: Mapping[str, str],
     announce: Callable[[str], None],
 ) -> int:
-    """Returns the exit code: 0 if rank 0 ended the group in order, LOST, REFUSED. Raises ConfigError, ModelLoadError,
-    and DraftdError if rank 0 is out of reach."""
+    """Runs a follower and returns the exit code: 0 if rank 0 ended the group normally, LOST, or REFUSED. Raises
+    ConfigError, ModelLoadError, and DraftdError if rank 0 cannot be reached."""
     check_trusted(settings, [place.address.rpartition(":")[0].strip("[]")])
     nodes: tuple[tuple[str, ...], ...] = ()
     if launched_rank(environ) is not None and (plan := plan_group(settings, environ)) is not None:
@@ -88,13 +89,13 @@ def _follow(model: str, adapter: Path | None, rank: int, joined: JoinedGroup, an
 
 
 def _leave(rank: int, lost: RanksLost) -> None:
-    """Ends the process: the thread that executes may wait in a collective for ever."""
+    """Exits the process: the executing thread may be blocked in a collective forever."""
     _log.error("rank %d: %s", rank, lost.message)
     os._exit(LOST)
 
 
 def read_key() -> bytes:
-    """The group's key: the first line of the standard input, from whoever started this."""
+    """Returns the group's key: the first line of the standard input, written by the process that started this one."""
     key = b""
     while (byte := os.read(0, 1)) not in (b"", b"\n"):
         key += byte
@@ -102,7 +103,7 @@ def read_key() -> bytes:
 
 
 def end_with_input(ended: Callable[[], None]) -> None:
-    """Calls `ended` when the standard input ends: whoever started this has ended it, or has ended itself."""
+    """Calls `ended` when the standard input ends, because the process that started this one closed it or has ended."""
 
     def read() -> None:
         with contextlib.suppress(OSError):
@@ -114,7 +115,7 @@ def end_with_input(ended: Callable[[], None]) -> None:
 
 
 def beat() -> None:
-    """Tells whoever started this once a second that it lives; ends it where that is gone."""
+    """Writes a sign of life once a second for the process that started this one; exits if that is gone."""
 
     def run() -> None:
         while True:

@@ -1,7 +1,7 @@
-"""A follower's end of the connection to rank 0: the records to execute, and reports of how far it is. A RecordReceiver.
+"""A follower's end of the connection to rank 0: records to execute in, progress reports out. A RecordReceiver.
 
-A thread reads, sends a report each second, and asks the watchdog. When the group is lost, `on_lost` is called once: it
-ends the process, because a thread that waits in a collective cannot be woken.
+Its thread reads, sends a report each second, and checks the watchdog. When the group is lost, `on_lost` is called once:
+it ends the process, because a thread blocked in a collective cannot be woken.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from draftd.ranks.watchdog import Vitals, Watchdog
 _log = logging.getLogger(__name__)
 
 _PING_SECONDS = 1.0
-_REPORT_RECORDS = BACKLOG // 4  # executed since the last report: rank 0 need not wait for the next
+_REPORT_RECORDS = BACKLOG // 4  # records since the last report; reported early, so rank 0 need not wait
 _MOST_WAITING = 4 * BACKLOG
-_LOOKS = 8  # of the watchdog within its bound
+_LOOKS = 8  # checks of the watchdog within its time limit
 
 
 class FollowerChannel:
-    """The connection of one start of the group, made when it was joined."""
+    """The connection of one start of the group, from the time it was joined."""
 
     def __init__(self, joined: JoinedGroup, *, on_lost: Callable[[RanksLost], None], limit_bytes: int = 0) -> None:
         """`limit_bytes`: memory that this rank may hold."""
@@ -51,7 +51,7 @@ class FollowerChannel:
         self._thread.start()
 
     def receive(self) -> bytes | None:
-        """Raises RanksLost if `on_lost` lets the process live."""
+        """Waits for the next record. Raises RanksLost if `on_lost` lets the process live."""
         self.ready(0.0)
         with self._more:
             self._more.wait_for(self._may_return)
@@ -60,7 +60,8 @@ class FollowerChannel:
             return self._waiting.popleft() if self._waiting else None
 
     def ready(self, seconds: float) -> bool:
-        """The first call of this or of `receive` says that the weights are read."""
+        """Whether a record arrives in time. The first call of this or of `receive` reports that the weights are
+        read."""
         if not self._ready:
             self._own.moved, self._ready = time.monotonic(), True
             self._send(frame(FrameKind.READY))
@@ -82,7 +83,7 @@ class FollowerChannel:
         self._send(json_frame(FrameKind.FAILED, {"text": text, "loss": loss}), last=True)
 
     def close(self) -> None:
-        """Reports how far it came, and hangs up."""
+        """Reports the progress and closes the connection."""
         self._closed = True
         self._send(self._ping(), last=True)
         with contextlib.suppress(OSError):
@@ -148,7 +149,7 @@ class FollowerChannel:
         return ping(self._progress._replace(limit_bytes=self._limit))
 
     def _send(self, data: bytes, *, last: bool = False) -> None:
-        """`last`: if it cannot be sent, that does not matter any more."""
+        """Sends a frame. `last`: a failure does not matter any more."""
         try:
             with self._writing:
                 self._sock.sendall(data)

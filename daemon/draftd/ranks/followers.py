@@ -1,7 +1,7 @@
-"""Follower processes that rank 0's daemon starts: on this machine, or on others over SSH as `mlx.launch` does.
+"""Follower processes that rank 0's daemon starts: on this machine, or on others over SSH like `mlx.launch`.
 
-Each ends with its standard input, which this process holds: none stays behind where this one is killed, either. What
-it writes goes on to this process's log, but for its last words, which say why it ended.
+Each exits when its standard input closes, which this process holds open, so none is left behind even if this process is
+killed. Its output goes to this process's log; its last lines say why it ended.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from draftd.settings import Settings
 _GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
 _REAP_SECONDS = 10.0
 _SSH_OPTIONS = {
-    "BatchMode": "yes",  # it must not ask for a password
+    "BatchMode": "yes",  # ssh must not ask for a password
     "LogLevel": "ERROR",
     "ConnectTimeout": "5",
     "ServerAliveInterval": "5",
     "ServerAliveCountMax": "3",
 }
-_PATIENCE_SECONDS = 5.0  # of a follower, for rank 0, which listens before it is started
+_PATIENCE_SECONDS = 5.0  # seconds that a follower waits for rank 0, which listens before followers start
 _ERROR = re.compile(r"^(?:\S+ )?draftd: error: ")
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerExit:
-    """`code`: -N if signal N ended it. `last`: its last words."""
+    """A follower's exit. `code`: -N if signal N ended it. `last`: its last lines."""
 
     rank: int
     host: str
@@ -59,7 +59,7 @@ class FollowerExit:
 def follow_arguments(
     settings: Settings, rank: int, ranks: int, address: str, *, once: bool, with_input: bool, patience: float | None
 ) -> list[str]:
-    """The arguments of `draftd` for a follower with the settings that concern it."""
+    """Returns `draftd`'s arguments for a follower, with the settings that concern it."""
     model, group, log = settings.model, settings.distributed, settings.log
     named: dict[str, object] = {
         "model.path": model.path,
@@ -69,7 +69,7 @@ def follow_arguments(
         "distributed.start_seconds": group.start_seconds,
         "log.level": log.level,
         "log.format": log.format,
-        "log.file": "",  # its lines go to the daemon that started it: two programs cannot rename one file
+        "log.file": "",  # its log goes to the daemon that started it: two processes cannot rotate one file
     }
     arguments = ["follow", "--address", address, "--rank", str(rank), "--ranks", str(ranks)]
     for name, value in named.items():
@@ -80,8 +80,8 @@ def follow_arguments(
 
 
 class Followers:
-    """The followers of one plan, as `OtherRanks` of an engine's process, and the socket that they connect to: it is
-    kept from one start of the group to the next, so that they may wait there. One thread, but for `exits`."""
+    """The followers of one plan, as `OtherRanks` of an engine's process, and the socket that they connect to. The
+    socket stays open between starts of the group, so that followers can wait there. One thread, except for `exits`."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Followers:
         *,
         out: Callable[[str], None],
     ) -> None:
-        """`group`: its id. `out` takes each line that a follower writes. Raises ConfigError if it cannot listen."""
+        """`group`: its id. `out` receives each line that a follower writes. Raises ConfigError if it cannot listen."""
         self._settings, self._plan, self._environ, self._group, self._out = settings, plan, dict(environ), group, out
         token, starts = settings.distributed.token, plan.start in (Start.LOCAL, Start.SSH)
         own_key = secrets.token_hex(32) if starts else ""
@@ -101,7 +101,7 @@ class Followers:
         self._running = dict[int, _Process]()
 
     def start(self) -> GroupShare:
-        """Starts those that do not run; none if others start them. Raises OSError."""
+        """Starts the followers that are not running, unless others start them. Raises OSError."""
         host, port = self.listener.getsockname()[:2]
         starts = self._plan.start in (Start.LOCAL, Start.SSH)
         for rank in range(1, self._plan.size) if starts else ():
@@ -115,7 +115,7 @@ class Followers:
         return GroupShare(self._plan, self._group, self.key, self.listener.fileno(), self._settings.distributed)
 
     def exits(self) -> Iterator[FollowerExit]:
-        """The followers that have ended since they were started."""
+        """Yields the followers that have exited since they were started."""
         for rank, running in sorted(self._running.items()):
             if (code := running.process.poll()) is not None:
                 yield FollowerExit(rank, self._plan.hosts[rank].ssh, code, running.reap())
@@ -124,7 +124,7 @@ class Followers:
         return next((str(ended) for ended in self.exits()), "")
 
     def stop(self, grace_seconds: float = _GRACE_SECONDS) -> None:
-        """Ends them: none is left on this machine when this returns; others' end with the connection to them."""
+        """Ends them: none is running on this machine on return; those elsewhere end with their connection."""
         for running in self._running.values():
             running.end()
         deadline = time.monotonic() + grace_seconds
@@ -159,8 +159,9 @@ class Followers:
 
 
 def ssh_command(host: str, draftd: str | None, arguments: list[str], environ: Mapping[str, str]) -> list[str]:
-    """Runs `draftd` with `arguments` on `host`, in the same folder where there is one of that name. `draftd`: how it is
-    called there, as a shell spells it; None: as here. Every argument is quoted: what a setting holds is no command."""
+    """Returns the command that runs `draftd` with `arguments` on `host`, in the folder of the same name if there is
+    one. `draftd`: its name there in shell syntax; None: as here. All arguments are quoted, so settings cannot inject
+    commands."""
     called = draftd or shlex.join([sys.executable, "-m", "draftd"])
     variables = "".join(f"export {name}={shlex.quote(value)}; " for name, value in environ.items())
     folder = shlex.quote(os.getcwd())
@@ -176,7 +177,7 @@ def ssh_command(host: str, draftd: str | None, arguments: list[str], environ: Ma
 
 
 def write_key(process: subprocess.Popen[bytes], key: bytes) -> None:
-    """Hands the group's key to a follower, which reads it with `read_key`."""
+    """Sends the group's key to a follower, which reads it with `read_key`."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):  # it has ended
         process.stdin.write(key + b"\n")
@@ -192,7 +193,7 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for this process, which lets running requests end first
+            start_new_session=True,  # Ctrl-C must only reach this process, which lets running requests end first
         )
         write_key(self.process, key)
         assert self.process.stderr is not None
@@ -207,7 +208,7 @@ class _Process:
         self.process.terminate()
 
     def reap(self) -> str:
-        """The last words of one that has ended."""
+        """Returns the last lines of a process that has exited."""
         self._reader.join(1.0)
         with contextlib.suppress(OSError):
             assert self.process.stdin is not None
@@ -224,14 +225,14 @@ class _Process:
 
 
 def last_words(lines: list[str]) -> str:
-    """The last error that a process wrote, or else its last line."""
+    """Returns the last error that a process wrote, or else its last line."""
     messages = [_message(line) for line in lines if line]
     errors = [text for text, is_error in messages if is_error]
     return (errors or [text for text, _ in messages] or [""])[-1]
 
 
 def _message(line: str) -> tuple[str, bool]:
-    """The text of a line of the log, and whether it is an error."""
+    """Returns the text of a log line, and whether it is an error."""
     if line.startswith("{"):
         with contextlib.suppress(ValueError):
             event = json.loads(line)

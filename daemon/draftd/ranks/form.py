@@ -1,4 +1,4 @@
-"""Rank 0's side of how a group begins: gathers the followers of a plan, each served by a coroutine (handshake.py)."""
+"""Rank 0's side of the start of a group: gathers the followers of a plan, each served by a coroutine (handshake.py)."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from draftd.ranks.plan import GroupPlan, Start
 from draftd.ranks.proof import OwnProof, difference, hash_difference
 from draftd.ranks.watchdog import Vitals, Watchdog
 
-_HELLO_SECONDS = 5.0  # for whatever connects to say that it is a follower
-_MOST_CALLERS = 128  # connections at a time, of any kind
-_MOST_BYTES = 1 << 20  # of a frame of one of them
+_HELLO_SECONDS = 5.0  # for a connection to identify itself as a follower
+_MOST_CALLERS = 128  # simultaneous connections of any kind
+_MOST_BYTES = 1 << 20  # bytes of a frame on such a connection
 _CONNECT_SECONDS = {Start.LOCAL: 60.0, Start.SSH: 60.0, Start.LAUNCHER: 60.0, Start.BY_HAND: None}
 
 
 @dataclass(eq=False)
 class Follower:
-    """A follower as rank 0 has it. `address`: where it connected from. `hello`: unset until it has said what it is.
+    """Rank 0's state of a follower. `address`: it connected from there. `hello`: None until it has identified itself.
     `answers`: its frames that rank 0 waits for."""
 
     line: FrameStream
@@ -94,8 +94,8 @@ class GroupFormation:
         timeout_seconds: float,
         announce: Callable[[str], None],
     ) -> None:
-        """`listener`: of `listen_for_followers`. `key`: the followers'. `group`: its id. `timeout_seconds`: for
-        followers, as for rank 0."""
+        """`listener`: from `listen_for_followers`. `key`: the followers'. `group`: its id. `timeout_seconds`: the time
+        limit for followers and rank 0."""
         self.listener, self.plan, self.own, self.key, self.group = listener, plan, own, key, group
         self.announce = announce
         self.environment = RankEnvironment.from_plan(plan)
@@ -105,8 +105,8 @@ class GroupFormation:
         self.welcomed, self._progress_at = False, 0.0
 
     async def form(self) -> list[Follower]:
-        """The followers by rank, once all have agreed to go. Raises Refused with what keeps them from it, and RanksLost
-        if one has gone; then none is left connected."""
+        """Returns the followers by rank once all have agreed to start. Raises GroupRefused with the reason, or
+        RanksLost if one has left; then all connections are closed."""
         nodes = self.environment.nodes
         async with self.attend():
             try:
@@ -126,7 +126,7 @@ class GroupFormation:
 
     @contextlib.asynccontextmanager
     async def attend(self) -> AsyncIterator[None]:
-        """Serves whatever connects while the block runs, in which the first fault ends everything and is raised."""
+        """Serves connections while the block runs. The first fault ends everything and is raised."""
         try:
             async with background() as start:
                 start(self._accept(start))
@@ -137,7 +137,7 @@ class GroupFormation:
             raise
 
     async def welcome(self, follower: Follower, **more: Any) -> None:
-        """From here on it must give signs of life."""
+        """Sends WELCOME; from then on the follower must send signs of life."""
         assert follower.hello is not None
         follower.line.heard = time.monotonic()
         bounds = {"environment": asdict(self.environment), "timeout_seconds": self._timeout}
@@ -145,7 +145,7 @@ class GroupFormation:
         await follower.line.send(signed_frame(FrameKind.WELCOME, fields, self.key, follower.hello.challenge))
 
     def lose(self, follower: Follower, error: DraftdError) -> None:
-        """Called when a follower fails or goes once all have connected."""
+        """Handles a follower that fails or leaves after all have connected."""
         raise error
 
     def check_alike(self, follower: Follower, hello: Hello) -> None:
@@ -196,7 +196,7 @@ class GroupFormation:
         for follower in self.followers.values():
             await follower.answer(FrameKind.MEET)
 
-    # who connects
+    # connections
 
     async def _accept(self, start: Callable[[Any], None]) -> None:
         async for sock, address in accept(self.listener):
@@ -220,7 +220,8 @@ class GroupFormation:
             self._forget(follower, error)
 
     def _admit(self, follower: Follower, received: Frame) -> None:
-        """Raises Refused if it is unlike rank 0; BadFrame for a stranger, and for one that is refused by itself."""
+        """Admits a follower. Raises GroupRefused if it differs from rank 0; BadFrame for a stranger, and for a follower
+        that is refused by itself."""
         if received.kind is not FrameKind.HELLO:
             raise BadFrame("it does not say what it is")
         try:
@@ -255,10 +256,10 @@ class GroupFormation:
             follower.answers.put_nowait(received)
 
     def _forget(self, follower: Follower, error: Exception) -> None:
-        """It has gone, or was none. One that was welcomed is a loss."""
+        """Removes a connection that has ended or was no follower. A welcomed follower counts as lost."""
         self._callers.discard(follower)
         follower.line.release()
-        if isinstance(error, BadFrame):  # a refusal is to arrive
+        if isinstance(error, BadFrame):  # let a refusal arrive
             hang_up(follower.sock)
         follower.sock.close()
         if self.followers.get(follower.rank) is follower:
@@ -270,7 +271,7 @@ class GroupFormation:
                 self.lose(follower, RanksLost(Loss.DIED, f"{follower.name} ended while the group began{how}"))
 
     async def _beat(self) -> None:
-        """Sends signs of life, and watches for the followers' once they are welcomed."""
+        """Sends signs of life, and watches for those of welcomed followers."""
         watchdog, alive = Watchdog(SILENT_SECONDS), ping(Progress())
         while True:
             for follower in list(self.followers.values()):
@@ -300,8 +301,8 @@ class GroupFormation:
 
 
 def listen_for_followers(plan: GroupPlan) -> socket.socket:
-    """The socket that followers connect to. The daemon keeps it over all starts of the group, so that followers wait in
-    its backlog meanwhile. Raises ConfigError."""
+    """Returns the socket that followers connect to. The daemon keeps it over all starts of the group, so followers can
+    wait in its backlog. Raises ConfigError."""
     try:
         return socket.create_server((plan.address, plan.port), family=socket.AF_INET, backlog=_MOST_CALLERS)
     except OSError as error:

@@ -1,10 +1,10 @@
-"""Frames: what goes over a connection between rank 0 and a follower.
+"""Frames: the messages on a connection between rank 0 and a follower.
 
     4 bytes  length of the body     1 byte  version     1 byte  kind     8 bytes  step     4 bytes  CRC-32     body
 
-All numbers are unsigned and big-endian. The checksum is over version, kind, step and body. `step` numbers the RECORDs
-of a connection from 1, and is 0 in others. A RECORD's body is `engine.ranks.channel`'s; all others are JSON objects.
-Whoever reads a damaged frame ends the connection: nothing is sent twice.
+All numbers are unsigned and big-endian. The checksum covers version, kind, step and body. `step` numbers the RECORDs of
+a connection from 1, and is 0 in other frames. A RECORD's body is `engine.ranks.channel`'s; all others are JSON objects.
+The receiver of a damaged frame ends the connection: nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FrameKind(enum.IntEnum):
 
 
 class BadFrame(ValueError):
-    """The bytes are no frame of this version."""
+    """The error for bytes that are not a frame of this version."""
 
 
 class Frame(NamedTuple):
@@ -53,7 +53,7 @@ class Frame(NamedTuple):
     body: bytes
 
     def fields(self) -> dict[str, Any]:
-        """The JSON object in its body. Raises BadFrame."""
+        """Returns the JSON object in the body. Raises BadFrame."""
         try:
             fields = json.loads(self.body)
         except ValueError as error:
@@ -79,7 +79,7 @@ class FrameReader:
         self._most, self._rest = most_bytes, bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are whole now. Raises BadFrame at the first that is damaged."""
+        """Yields the complete frames. Raises BadFrame at the first damaged one."""
         self._rest += data
         begin = 0
         try:
@@ -104,12 +104,12 @@ class FrameReader:
 
 
 def ping(progress: Progress) -> bytes:
-    """A sign of life, with how far a rank is."""
+    """Returns a sign of life with a rank's progress."""
     return json_frame(FrameKind.PING, progress._asdict())
 
 
 def progress_of(pinged: Frame) -> Progress:
-    """Raises BadFrame."""
+    """Returns the progress in a sign of life. Raises BadFrame."""
     try:
         return Progress(**pinged.fields())
     except TypeError as error:

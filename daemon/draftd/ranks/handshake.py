@@ -1,15 +1,16 @@
-"""How a group begins, before any rank has MLX: what rank 0 (form.py) and a follower (join.py) say to each other.
+"""The handshake that starts a group, before any rank has MLX: messages between rank 0 (form.py) and a follower
+(join.py).
 
     rank 0     CHALLENGE: a random number
-    follower   HELLO: its rank, its host, what it is (proof.py), signed with the group's key
-    rank 0     WELCOME: how to join (environment.py) and the group's bound, signed, once all are there and alike
-    follower   HASHING: how far it is with its model's files, when they must be hashed; then PROOF
+    follower   HELLO: its rank, its host, its versions and files (proof.py), signed with the group's key
+    rank 0     WELCOME: how to join (environment.py) and the group's time limit, signed, once all are there and alike
+    follower   HASHING: its progress with its model's files, if they must be hashed; then PROOF
     rank 0     MEET; each connects to its neighbour in the ring (neighbours.py), and the follower answers MEET
     rank 0     GO
 
-Whatever is wrong is told to all in one line: REFUSED by rank 0, FAILED by a follower. `draftd doctor --hostfile` forms
-a group in the same way, and says in WELCOME that it only looks. Then PROOF and MEET say what was found, right or wrong,
-ECHO frames time the connection, and rank 0 says END in place of GO.
+Any fault is sent to all in one line: REFUSED by rank 0, FAILED by a follower. `draftd doctor --hostfile` forms a group
+in the same way, and says in WELCOME that it only checks. Then PROOF and MEET report findings, right or wrong, ECHO
+frames time the connection, and rank 0 sends END instead of GO.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from draftd.errors import DraftdError
 from draftd.ranks.frames import MOST_BYTES, BadFrame, Frame, FrameKind, FrameReader, frame
 from draftd.ranks.proof import Proof
 
-PING_SECONDS, SILENT_SECONDS = 1.0, 30.0  # between signs of life; without one
+PING_SECONDS, SILENT_SECONDS = 1.0, 30.0  # between signs of life; the longest without one
 PROGRESS_SECONDS = 5.0  # between lines about hashing
 _HANG_UP_SECONDS = 0.2
 _ACCEPT_PAUSE_SECONDS = 0.1
@@ -39,7 +40,7 @@ _AT_ONCE = 1 << 18
 
 
 class GroupRefused(DraftdError, status="FAILED_PRECONDITION"):
-    """There is no group: the ranks are unlike, or do not reach each other."""
+    """The group cannot start: the ranks differ, or cannot reach each other."""
 
 
 class WrongKey(BadFrame):
@@ -47,7 +48,8 @@ class WrongKey(BadFrame):
 
 
 class Hello(BaseModel):
-    """`ranks`: how many there are; 0 if the follower was not told. `challenge`: for rank 0 to sign."""
+    """A follower's HELLO. `ranks`: the group's size; 0 if the follower does not know it. `challenge`: for rank 0 to
+    sign."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -63,13 +65,13 @@ def new_challenge() -> str:
 
 
 def signed_frame(kind: FrameKind, fields: Mapping[str, Any], key: bytes, challenge: str) -> bytes:
-    """A JSON frame behind an HMAC-SHA256 of it and of the other side's challenge."""
+    """Returns a JSON frame preceded by an HMAC-SHA256 of it and of the other side's challenge."""
     body = json.dumps(fields).encode()
     return frame(kind, 0, _sign(kind, body, key, challenge) + body)
 
 
 def signed_fields(received: Frame, key: bytes, challenge: str) -> dict[str, Any]:
-    """Raises WrongKey; BadFrame for what is no JSON object."""
+    """Returns a signed frame's fields. Raises WrongKey, and BadFrame for a body that is not a JSON object."""
     signature, body = received.body[:_SIGNATURE_BYTES], received.body[_SIGNATURE_BYTES:]
     if not hmac.compare_digest(signature, _sign(received.kind, body, key, challenge)):
         raise WrongKey("it does not have the group's key")
@@ -81,8 +83,8 @@ def _sign(kind: FrameKind, body: bytes, key: bytes, challenge: str) -> bytes:
 
 
 class FrameStream:
-    """Frames over a connected socket, on the running event loop. After `release` the socket and `reader` go on where it
-    stopped: nothing that arrived is lost."""
+    """Frames over a connected socket, on the running event loop. After `release` the socket and `reader` continue where
+    it stopped, without losing data."""
 
     def __init__(self, sock: socket.socket, most_bytes: int = MOST_BYTES) -> None:
         self.sock, self.reader = sock, FrameReader(most_bytes)
@@ -93,7 +95,7 @@ class FrameStream:
         self._loop.add_reader(sock, self._read)
 
     async def receive(self) -> Frame:
-        """Raises BadFrame, and OSError once the other side is gone."""
+        """Waits for a frame. Raises BadFrame, and OSError once the other side is gone."""
         item = await self._frames.get()
         if isinstance(item, Exception):
             raise item
@@ -104,7 +106,7 @@ class FrameStream:
             await self._loop.sock_sendall(self.sock, data)
 
     def send_small(self, data: bytes) -> None:
-        """Sends a frame that always fits and may be lost: nothing while another is being sent."""
+        """Sends a frame that always fits and may be lost; does nothing while another is being sent."""
         if not self._sending.locked():
             with contextlib.suppress(OSError):
                 self.sock.send(data)
@@ -133,7 +135,8 @@ class FrameStream:
 
 @contextlib.asynccontextmanager
 async def background() -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], None]]:
-    """Runs coroutines beside the block, and cancels them at its end. The first error of any ends all, and is raised."""
+    """Runs coroutines beside the block, and cancels them at its end. The first error of any of them ends all and is
+    raised."""
     running = set[asyncio.Task[None]]()
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -157,13 +160,13 @@ async def accept(listener: socket.socket) -> AsyncIterator[tuple[socket.socket, 
             sock, address = await asyncio.get_running_loop().sock_accept(listener)
             prepare(sock)
         except OSError:
-            await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)  # it is gone again, or there is no free file descriptor
+            await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)  # the connection is gone again, or no file descriptor is free
             continue
         yield sock, str(address[0])
 
 
 def prepare(sock: socket.socket) -> None:
-    """Has frames sent at once, and a machine noticed that is gone without a word."""
+    """Sets socket options: frames are sent at once, and a machine that disappears is noticed."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}.items():
@@ -173,7 +176,7 @@ def prepare(sock: socket.socket) -> None:
 
 
 def hang_up(sock: socket.socket) -> None:
-    """Closes it so that the last frame arrives: a connection that is closed with something unread is reset."""
+    """Closes a connection so that the last frame arrives: closing one with unread data would reset it."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_WR)
         sock.settimeout(_HANG_UP_SECONDS)
@@ -183,6 +186,6 @@ def hang_up(sock: socket.socket) -> None:
 
 
 def hash_progress(fields: Mapping[str, Any]) -> str:
-    """How far a rank is with its files, for a line."""
+    """Describes a rank's progress with its files."""
     done, whole = (float(fields.get(name, 0)) / 1e9 for name in ("hashed", "bytes"))
     return f"hashing the model's files: {done:.1f} of {whole:.1f} GB"

@@ -1,5 +1,4 @@
-"""The file that says which machines the ranks run on, as `mlx.launch --hostfile` reads it and `mlx.distributed_config`
-writes it:
+"""The hostfile: the machines of the ranks, as `mlx.launch --hostfile` reads it and `mlx.distributed_config` writes it:
 
     [{"ssh": "mac-1", "ips": ["10.0.0.1"], "rdma": [null, "rdma_en2"]},
      {"ssh": "mac-2", "ips": ["10.0.0.2"], "rdma": ["rdma_en2", null]}]
@@ -25,7 +24,7 @@ _MOST_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[^\0]*")
 
-#: What connects a rank with another: an RDMA device, or several; None with itself, or where there is no cable.
+#: The RDMA devices between two ranks, one or several; None for a rank itself, or without a cable.
 Devices = str | list[str] | None
 
 
@@ -41,7 +40,7 @@ def _reachable(value: str) -> str:
 
 
 def _ssh(value: str) -> str:
-    # What begins with a hyphen would be an option of ssh.
+    # A leading hyphen would make it an option of ssh.
     if not value or value.startswith("-") or not value.isprintable() or " " in value:
         raise ValueError("a host as ssh takes it: NAME or USER@NAME")
     return value
@@ -54,10 +53,10 @@ def _variable(value: str) -> str:
 
 
 class Host(BaseModel):
-    """Where a rank runs. `ssh`: its name for ssh. `ips`: where the ring reaches it, an address for each of the ring's
+    """The machine of a rank. `ssh`: its name for ssh. `ips`: its addresses for the ring, one for each of the ring's
     connections. `rdma`: one entry for each rank."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)  # ignores what mlx.launch ignores
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)  # ignores fields that mlx.launch ignores
 
     ssh: Annotated[str, AfterValidator(_ssh)]
     ips: list[Annotated[str, AfterValidator(_reachable)]] = Field(default_factory=list)
@@ -65,7 +64,7 @@ class Host(BaseModel):
 
 
 class Hostfile(BaseModel):
-    """`backend`: "" if it names none. `envs`: of all ranks."""
+    """A hostfile's contents. `backend`: "" if not named. `envs`: variables of all ranks."""
 
     model_config = Host.model_config
 
@@ -79,7 +78,7 @@ class Hostfile(BaseModel):
 
 
 def read_hostfile(path: Path) -> Hostfile:
-    """Raises ConfigError, which names the entry and its field."""
+    """Reads a hostfile. Raises ConfigError, which names the entry and its field."""
     content = read_json(path, SETTING)
     try:
         return Hostfile.model_validate({"hosts": content} if isinstance(content, list) else content)
@@ -89,8 +88,8 @@ def read_hostfile(path: Path) -> Hostfile:
 
 
 def check_devices(hosts: Sequence[Host], path: Path, *, ring: bool) -> None:
-    """That each rank names a device for each that jaccl connects it with: all others, or in a ring its neighbours.
-    Raises ConfigError."""
+    """Checks that each rank names a device for every rank that jaccl connects it with: all others, or its neighbours in
+    a ring. Raises ConfigError."""
     size = len(hosts)
     for rank, host in enumerate(hosts):
         place = f"{SETTING} {path}: hosts[{rank}].rdma"
@@ -105,7 +104,7 @@ def check_devices(hosts: Sequence[Host], path: Path, *, ring: bool) -> None:
 
 
 def read_json(path: Path, name: str) -> Any:
-    """None of an empty file. Raises ConfigError, which calls it `name`."""
+    """Reads JSON; None for an empty file. Raises ConfigError, which calls the file `name`."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)

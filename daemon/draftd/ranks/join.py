@@ -1,4 +1,4 @@
-"""A follower's side of how a group begins: it connects to rank 0, says what it is, and learns how to join
+"""A follower's side of the start of a group: connects to rank 0, identifies itself, and learns how to join
 (handshake.py)."""
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from draftd.ranks.proof import OwnProof
 from draftd.ranks.watchdog import Vitals, Watchdog
 
 _CONNECT_SECONDS = 3.0  # for one attempt
-_PAUSE_SECONDS = 0.25, 5.0  # between attempts, the first and the longest
+_PAUSE_SECONDS = 0.25, 5.0  # between attempts: the first pause, the longest
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedGroup:
-    """The connection to rank 0 of a group that is about to begin, and what rank 0 said of it."""
+    """The connection to rank 0 of a group that is about to start, and rank 0's answers."""
 
     sock: socket.socket
     reader: FrameReader
@@ -53,7 +53,7 @@ class JoinedGroup:
 @dataclass(frozen=True, slots=True)
 class FollowerPlace:
     """A follower's place in its group. `address`: rank 0's HOST:PORT. `ranks`: 0 if only rank 0 knows. `patience`:
-    seconds for which rank 0 may be out of reach; None: no limit."""
+    seconds for which rank 0 may be unreachable; None: no limit."""
 
     address: str
     rank: int
@@ -80,11 +80,11 @@ class GroupJoin:
         self._place, self._own, self._key, self._announce = place, own, key, announce
         self._target = host.strip("[]"), int(port)
         self._nodes = [list(node) for node in nodes]
-        self._welcomed = False  # on the present connection
+        self._welcomed = False  # whether rank 0 has sent WELCOME on the present connection
 
     async def run(self) -> JoinedGroup:
-        """Raises Refused if there is no group, RanksLost if rank 0 goes after its WELCOME, DraftdError if it is out of
-        reach."""
+        """Joins the group. Raises GroupRefused if there is none, RanksLost if rank 0 leaves after its WELCOME,
+        DraftdError if it is unreachable."""
         while True:
             line = FrameStream(await self._connect())
             self._welcomed = False
@@ -106,7 +106,7 @@ class GroupJoin:
                     raise
                 if self._welcomed:
                     raise RanksLost(Loss.DIED, f"rank 0 has ended: {in_words(error)}") from None
-            # It only looked; or its process has ended, and another one takes its place.
+            # Rank 0 only checked; or its process has ended, and another will take its place.
             await asyncio.sleep(_PAUSE_SECONDS[0])
 
     async def _connect(self) -> socket.socket:
@@ -129,7 +129,7 @@ class GroupJoin:
             pause = min(2 * pause, _PAUSE_SECONDS[1])
 
     async def _join(self, line: FrameStream) -> JoinedGroup | None:
-        """None if rank 0 only looked."""
+        """Completes the handshake. Returns None if rank 0 only checked."""
         challenge = (await _expect(line, FrameKind.CHALLENGE)).fields()["challenge"]
         hello = Hello(
             rank=self._place.rank,
@@ -139,7 +139,7 @@ class GroupJoin:
             challenge=new_challenge(),
         )
         await line.send(signed_frame(FrameKind.HELLO, hello.model_dump(), self._key, challenge))
-        # Rank 0 may wait for other ranks, or for its own restart: keepalive notices whether its machine is there.
+        # Rank 0 may be waiting for other ranks or restarting; keepalive notices if its machine is gone.
         welcome = signed_fields(await _expect(line, FrameKind.WELCOME), self._key, hello.challenge)
         self._welcomed, environment = True, RankEnvironment(**welcome["environment"])
         async with background() as start:
@@ -172,7 +172,7 @@ class GroupJoin:
             raise
 
     async def _answer_look(self, line: FrameStream, welcome: dict[str, Any], nodes: list[list[str]]) -> None:
-        """Says what is found here, right or wrong."""
+        """Reports the findings on this machine, right or wrong."""
         group, meeting = str(welcome["group"]), dict[str, Any]()
         async with contextlib.AsyncExitStack() as stack:
             try:
@@ -212,8 +212,8 @@ class GroupJoin:
 
 
 async def _expect(line: FrameStream, *kinds: FrameKind) -> Frame:
-    """The next frame, of one of these kinds. Raises Refused if rank 0 says that there is no group, RanksLost if it has
-    failed."""
+    """Returns the next frame, which must be of one of these kinds. Raises GroupRefused if rank 0 refuses the group,
+    RanksLost if it has failed."""
     while (received := await line.receive()).kind is FrameKind.PING:
         pass
     if received.kind in (FrameKind.REFUSED, FrameKind.FAILED):

@@ -1,7 +1,7 @@
-"""Rank 0's end of the connections to its followers: sends them records, reads their reports, and notices when one is
-lost. A RecordSender.
+"""Rank 0's end of the connections to its followers: sends them records, reads their reports, and notices a lost one. A
+RecordSender.
 
-The engine thread sends. A thread of the channel reads, sends a sign of life each second, and asks the watchdog. The
+The engine thread sends. The channel's thread reads, sends a sign of life each second, and checks the watchdog. The
 first fault ends the group for good: `on_lost` is called once, and from then on `send` raises.
 """
 
@@ -26,14 +26,14 @@ from draftd.ranks.watchdog import Vitals, Watchdog
 
 _log = logging.getLogger(__name__)
 
-BACKLOG = 1024  # records that a follower may be behind; then rank 0 waits
+BACKLOG = 1024  # records by which a follower may lag before rank 0 waits
 _PING_SECONDS = 1.0
-_LOOKS = 8  # of the watchdog within its bound
+_LOOKS = 8  # checks of the watchdog within its time limit
 
 
 @dataclass(eq=False)
 class _Receiver:
-    """A follower and what it reported. `writing`: locked while a frame is sent to it."""
+    """A follower and its reports. `writing`: locked while a frame is sent to it."""
 
     follower: Follower
     vitals: Vitals
@@ -64,8 +64,8 @@ class LeaderChannel:
         limit_bytes: int = 0,
         backlog: int = BACKLOG,
     ) -> None:
-        """`followers`: of the handshake, once all have joined. `host`: rank 0's. `on_lost` is called on a thread of the
-        channel, or on the one that sends. `limit_bytes`: memory that rank 0 may hold."""
+        """`followers`: from the handshake, once all have joined. `host`: rank 0's. `on_lost` is called on the channel's
+        thread or the sending one. `limit_bytes`: memory that rank 0 may use."""
         now = time.monotonic()
         self._receivers = [_Receiver(follower, Vitals(follower.name, heard=now)) for follower in followers]
         self._own, self._vitals = Progress(), Vitals(f"rank 0 on {host}")
@@ -74,7 +74,7 @@ class LeaderChannel:
         self._ping = min(_PING_SECONDS, timeout_seconds / 4)
         self._watchdog = Watchdog(timeout_seconds, max(3 * self._ping, timeout_seconds / 2))
         self._start_seconds, self._ready_by = start_seconds, now + start_seconds
-        self.records = self.record_bytes = 0  # sent, to each follower
+        self.records = self.record_bytes = 0  # records and bytes sent to each follower
         self._lost: RanksLost | None = None
         self._all_ready, self._closing = not followers, False
         self._changed = threading.Condition()
@@ -86,8 +86,8 @@ class LeaderChannel:
         self._thread.start()
 
     def send(self, record: bytes) -> None:
-        """Sends to all followers; the first call waits until all have read their weights, for at most `start_seconds`.
-        Bounded: raises RanksLost."""
+        """Sends a record to all followers. The first call waits until all have read their weights, for at most
+        `start_seconds`. Raises RanksLost after a time limit."""
         if not self._all_ready:
             with self._changed:
                 self._changed.wait_for(lambda: self._lost is not None or self._all_ready)
@@ -107,7 +107,7 @@ class LeaderChannel:
         self._own = progress
 
     def ranks(self) -> tuple[RankStatus, ...]:
-        """The state of all, rank 0 first. Any thread."""
+        """Returns the state of all ranks, rank 0 first. Any thread."""
         now = time.monotonic()
         each = [(0, self._host, self._own._replace(limit_bytes=self._limit), 0.0)]
         for receiver in self._receivers:
@@ -125,7 +125,7 @@ class LeaderChannel:
         )
 
     def close(self, why: str | None = None) -> None:
-        """Tells followers that the group ends: in order, or `why`. Not on a thread of the channel."""
+        """Tells followers that the group ends, normally or because of `why`. Not on the channel's thread."""
         data = frame(FrameKind.END) if why is None else json_frame(FrameKind.FAILED, {"text": why})
         self._closing = True
         self._thread.join()
@@ -134,10 +134,10 @@ class LeaderChannel:
                 receiver.follower.sock.send(data)
             hang_up(receiver.follower.sock)
 
-    # the engine thread
+    # on the engine thread
 
     def _catch_up(self, receiver: _Receiver) -> None:
-        """Waits until it is no longer so far behind."""
+        """Waits until the follower lags less."""
         before = receiver.records
         with self._changed:
             caught_up = self._changed.wait_for(
@@ -151,7 +151,7 @@ class LeaderChannel:
             self._lose(Loss.STALLED, f"{receiver.name} has not ended a step for {self._timeout:g} s")
 
     def _write(self, receiver: _Receiver, data: bytes) -> None:
-        """Writes the whole frame within the bound. The caller has `writing`."""
+        """Writes the whole frame within the time limit. The caller holds `writing`."""
         sock, rest, deadline = receiver.follower.sock, memoryview(data), time.monotonic() + self._timeout
         while rest and self._lost is None:
             try:
@@ -174,7 +174,7 @@ class LeaderChannel:
         if self._lost is not None:
             raise RanksLost(self._lost.loss, self._lost.message)
 
-    # the channel's thread
+    # on the channel's thread
 
     def _run(self) -> None:
         try:
@@ -197,7 +197,7 @@ class LeaderChannel:
         self._selector.close()
 
     def _send_ping(self, receiver: _Receiver) -> None:
-        """Sends a sign of life, unless records are being sent, which are one too, or it takes nothing."""
+        """Sends a sign of life, unless records are being sent, which count as one, or the socket is full."""
         if not receiver.writing.acquire(blocking=False):
             return
         data = ping(self._own._replace(limit_bytes=self._limit))
@@ -208,7 +208,7 @@ class LeaderChannel:
         except BlockingIOError:
             pass
         except RanksLost:
-            pass  # noted
+            pass  # already noted
         except OSError as error:
             self._lose(Loss.DIED, f"{receiver.name} is gone: {in_words(error)}")
         finally:
@@ -249,7 +249,7 @@ class LeaderChannel:
                 self._changed.notify_all()
 
     def _watch(self, now: float) -> None:
-        """Notes a loss. Steps are watched once all have read their weights, and while there are records to execute."""
+        """Notes a loss. Steps are watched once all have read their weights, while there are records to execute."""
         ranks = [(each.vitals, each.records) for each in self._receivers]
         ranks.append((self._vitals, self._own.records))
         for vitals, records in ranks:
@@ -262,7 +262,7 @@ class LeaderChannel:
         if loss is not None:
             self._lose(*loss)
 
-    # either
+    # on either thread
 
     def _lose(self, loss: Loss, message: str) -> None:
         with self._changed:

@@ -1,8 +1,8 @@
-"""Checks that neighbours in MLX's ring reach each other, before MLX is asked: it would wait for a neighbour without
-end, take a port that another program listens on, or report a number of the system's.
+"""Checks that neighbours in MLX's ring reach each other, before MLX tries: MLX would wait for a neighbour forever, use
+a port that another program listens on, or report only a system error number.
 
 Each rank listens on its own addresses for a while, and connects to its neighbour's. Both speak frames (frames.py): a
-HELLO with the group's id, then the ECHO of each ECHO that comes, by which a link is timed.
+HELLO with the group's id, then an ECHO in answer to each ECHO, which times the link.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STREAM_SECONDS = 0.4
 
 
 class AddressError(Exception):
-    """In one line, without the rank."""
+    """An unusable address, in one line without the rank."""
 
 
 @contextlib.asynccontextmanager
@@ -48,7 +48,7 @@ async def check_reached(nodes: Sequence[str], group: str) -> None:
 
 
 async def measure_link(nodes: Sequence[str], group: str) -> dict[str, float]:
-    """The same, and `measure` of the first. Raises AddressError."""
+    """Does the same, and times the first connection with `measure`. Raises AddressError."""
     await check_reached(nodes[1:], group)
     line = await _connect(nodes[0], group)
     try:
@@ -62,8 +62,8 @@ async def measure_link(nodes: Sequence[str], group: str) -> dict[str, float]:
 async def measure(
     send: Callable[[bytes], Coroutine[Any, Any, None]], receive: Callable[[], Coroutine[Any, Any, Any]]
 ) -> dict[str, float]:
-    """Times a connection whose other side echoes: the median of a small frame there and back, and the bytes of large
-    ones in each direction, both at the same time."""
+    """Times a connection whose other side echoes: the median time of a small frame there and back, and the bytes per
+    second of large ones in both directions at once."""
     trips, ping = list[float](), frame(FrameKind.ECHO, 0, bytes(_PING_BYTES))
     for _ in range(_PINGS):
         began = time.perf_counter()

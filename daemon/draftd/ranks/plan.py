@@ -1,5 +1,5 @@
-"""Which ranks there are, where they run, and how they reach each other: from the settings, or from the variables that a
-launcher has set. Nothing is started or reached here; what cannot be is refused, naming what to set."""
+"""Plans a group: which ranks there are, where they run, and how they reach each other, from the settings or a
+launcher's variables. Starts and connects nothing; an impossible plan is refused with the setting to change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from draftd.settings import DistributedSettings, is_loopback
 
 LOOPBACK = "127.0.0.1"
 _BACKENDS = ("ring", "jaccl", "nccl")
-#: Variables by which a launcher tells a rank how to reach the others; with MLX_RANK.
+#: Variables by which a launcher tells a rank how to reach the others, beside MLX_RANK.
 _RING, _JACCL, _JACCL_COORDINATOR, _NCCL, _SIZE = (
     "MLX_HOSTFILE",
     "MLX_IBV_DEVICES",
@@ -25,8 +25,8 @@ _RING, _JACCL, _JACCL_COORDINATOR, _NCCL, _SIZE = (
 
 
 class Start(enum.Enum):
-    """Who starts the followers: rank 0's daemon, on this machine or over SSH too; a person, with `draftd follow`; or a
-    launcher, which started rank 0 as well."""
+    """How followers are started: by rank 0's daemon, on this machine and over SSH; by a person, with `draftd follow`;
+    or by a launcher, which also started rank 0."""
 
     LOCAL = "local"
     SSH = "ssh"
@@ -36,9 +36,9 @@ class Start(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """`hosts`: of each rank. `rank`: this process's. `address`, `port`: where rank 0 listens for its followers; port 0
-    is any free one. `nodes`: the ring's as a launcher has said them, "HOST:PORT", for each rank; empty where rank 0
-    says them. `environment`: for each rank."""
+    """The plan of a group. `hosts`: of each rank. `rank`: this process's. `address`, `port`: where rank 0 listens for
+    followers; port 0 is any free one. `nodes`: the ring's addresses from a launcher, "HOST:PORT" for each rank; empty
+    if rank 0 decides them. `environment`: for each rank."""
 
     backend: str
     hosts: tuple[Host, ...]
@@ -55,12 +55,12 @@ class GroupPlan:
         return len(self.hosts)
 
     def here(self, rank: int) -> bool:
-        """Whether it runs on rank 0's machine."""
+        """Whether the rank runs on rank 0's machine."""
         host = self.hosts[rank].ssh
         return rank == 0 or is_loopback(host) or host == self.hosts[0].ssh
 
     def beside(self, rank: int) -> list[int]:
-        """The ranks of its machine, itself among them, in order."""
+        """Returns the ranks on this rank's machine, including itself, in order."""
         return [
             other
             for other in range(self.size)
@@ -70,8 +70,8 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class GroupShare:
-    """All that rank 0's process must know of its group. `group`: the group's id. `key`: its followers'. `listener`: the
-    descriptor of the daemon's socket that they connect to."""
+    """The data that rank 0's engine process needs about its group. `group`: the group's id. `key`: its followers'.
+    `listener`: the descriptor of the daemon's socket that they connect to."""
 
     plan: GroupPlan
     group: str
@@ -81,7 +81,7 @@ class GroupShare:
 
 
 def launched_rank(environ: Mapping[str, str]) -> int | None:
-    """The rank that a launcher of several gave this process; None where there was none. Raises ConfigError."""
+    """Returns the rank that a launcher of several ranks gave this process, or None without one. Raises ConfigError."""
     if not (text := environ.get("MLX_RANK", "")) or not any(environ.get(name) for name in (_RING, _JACCL, _NCCL)):
         return None
     if not text.isdecimal():
@@ -91,7 +91,7 @@ def launched_rank(environ: Mapping[str, str]) -> int | None:
 
 
 def plan_group(settings: DistributedSettings, environ: Mapping[str, str]) -> GroupPlan | None:
-    """None where there is one rank only. Raises ConfigError."""
+    """Returns the plan, or None for a single rank. Raises ConfigError."""
     rank = launched_rank(environ)
     if rank is not None:
         if settings.hostfile is not None or settings.ranks > 1:
@@ -118,7 +118,7 @@ def plan_group(settings: DistributedSettings, environ: Mapping[str, str]) -> Gro
 
 
 def check_trusted(settings: DistributedSettings, addresses: list[str]) -> None:
-    """Raises ConfigError where one of them is beyond loopback, and that was not said to be well."""
+    """Raises ConfigError if an address is beyond loopback and the settings do not declare the network trusted."""
     beyond = next((address for address in addresses if not is_loopback(address)), None)
     if beyond is not None and not settings.trusted_network:
         allowed = (
@@ -160,7 +160,7 @@ def _of_hostfile(settings: DistributedSettings, path: Path) -> GroupPlan | None:
 
 
 def _launcher_plan(settings: DistributedSettings, environ: Mapping[str, str], rank: int) -> GroupPlan | None:
-    """The plan from what `mlx.launch` sets; None if it started one rank."""
+    """Returns the plan from `mlx.launch`'s variables; None if it started one rank."""
     nodes, ring = tuple[tuple[str, ...], ...](), bool(environ.get("MLX_JACCL_RING"))
     if path := environ.get(_RING):
         backend, nodes = "ring", _nodes(Path(path))
@@ -188,7 +188,8 @@ def _launcher_plan(settings: DistributedSettings, environ: Mapping[str, str], ra
 
 
 def _nodes(path: Path) -> tuple[tuple[str, ...], ...]:
-    """`[["10.0.0.1:32323"], ["10.0.0.2:32324"]]`; empty, as mlx.launch leaves it for one rank. Raises ConfigError."""
+    """Reads `[["10.0.0.1:32323"], ["10.0.0.2:32324"]]`; empty, as mlx.launch leaves it for one rank. Raises
+    ConfigError."""
     nodes = read_json(path, _RING)
     if nodes is None:
         return ()

@@ -1,9 +1,8 @@
-"""What a rank is, which all of a group must be alike in before any of them computes: versions, and the model to the
-last byte.
+"""Proofs that all ranks of a group are alike before any computes: versions, and the model to the last byte.
 
-Sizes say that files differ, never that they are alike: across machines their hashes do. Hashing a large model takes
-minutes, so it comes last, its progress is told, and what was hashed is remembered in the state folder. On one machine
-the same files, by path, size, time and inode, need no hashes.
+Different sizes prove that files differ, but equal sizes do not prove that they are alike: across machines hashes do.
+Hashing a large model takes minutes, so it comes last, reports progress, and its results are kept in the state folder.
+On one machine the same files, by path, size, time and inode, need no hashes.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _SYSTEMS = {"darwin": "macOS", "linux": "Linux"}
 
 
 class Proof(BaseModel):
-    """`files`: bytes of each that the model is computed from, by name. `same`: a digest of where they lie and of what
-    they are, the same of the same files on one machine only."""
+    """A rank's versions and files. `files`: bytes of each file that the model is computed from, by name. `same`: a
+    digest of their paths and identities, equal for the same files on one machine only."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -45,8 +44,8 @@ class Proof(BaseModel):
 
     @classmethod
     def of(cls, folder: ModelFolder) -> Proof:
-        """Reads no weights, and leaves it to who loads them to say what is wrong with the rest. Raises ModelLoadError
-        where there are none."""
+        """Describes a folder without reading weights; other faults are left to loading. Raises ModelLoadError if there
+        are no weights."""
         contents = folder.files()
         named = model_files(contents.folder, contents.adapter)
         if not any(kind == "weights" for _, kind in named):
@@ -70,7 +69,7 @@ class Proof(BaseModel):
 
 
 def difference(own: Proof, theirs: Proof, who: str) -> str:
-    """What rank 0, whose `own` is, and another differ in, in one line; empty where they do not."""
+    """Returns how rank 0 (`own`) and another rank differ, in one line; empty if they do not."""
     if theirs.draftd != own.draftd:
         return f"{who} has draftd {theirs.draftd}, rank 0 has {own.draftd}"
     for name in _PACKAGES:
@@ -89,7 +88,7 @@ def difference(own: Proof, theirs: Proof, who: str) -> str:
 
 
 def hash_difference(own: Mapping[str, str], theirs: Mapping[str, object], who: str) -> str:
-    """The same, once all files are hashed: SHA-256 by name."""
+    """Returns how two ranks' files differ, by SHA-256 and name; empty if they do not."""
     name = next((name for name, digest in own.items() if theirs.get(name) != digest), None)
     if name is None:
         return ""
@@ -97,7 +96,7 @@ def hash_difference(own: Mapping[str, str], theirs: Mapping[str, object], who: s
 
 
 class OwnProof:
-    """Of this process. `hashes` begins what may take minutes, on a thread of its own."""
+    """This process's proof. `hashes` starts hashing on its own thread, which may take minutes."""
 
     def __init__(
         self,
@@ -108,10 +107,9 @@ class OwnProof:
         offline: bool = False,
         progress: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`model`: a folder, or a hub id, which is downloaded where it must be, unless `offline`. `environ`: names the
-        state folder; without it nothing is remembered. `progress` takes lines about a download. Raises
-        ModelLoadError."""
-        load_blas()  # looking at a hub id brings mlx-lm in
+        """`model`: a folder or hub id, downloaded if needed unless `offline`. `environ`: names the state folder, in
+        which hashes are kept. `progress` receives lines about a download. Raises ModelLoadError."""
+        load_blas()  # looking up a hub id imports mlx-lm
         self._folder = ModelFolder(model, adapter=adapter, offline=offline, progress=progress)
         self.proof = Proof.of(self._folder)
         self._fingerprints = Fingerprints(None if environ is None else state_dir(environ) / FILE)
@@ -123,17 +121,18 @@ class OwnProof:
 
     @property
     def progress(self) -> dict[str, int]:
-        """The bytes that are `hashed`, and the `bytes` of all files: those that were hashed before are not read."""
+        """The `hashed` bytes, and the `bytes` of all files that need hashing."""
         return {"hashed": self._fingerprints.hashed_bytes, "bytes": sum(self.proof.files.values())}
 
     def hashes(self) -> Future[dict[str, str]]:
-        """SHA-256 by name; DraftdError where a file cannot be read. The same future every time."""
+        """Returns a future of SHA-256 by name, the same at every call; it raises DraftdError if a file cannot be
+        read."""
         if self._hashes is None:
             self._hashes = self._fingerprints.submit(self._hash_files)
         return self._hashes
 
     def close(self) -> None:
-        """Gives up what it is at, within a piece."""
+        """Stops hashing after the current piece."""
         self._fingerprints.close()
 
     def _hash_files(self) -> dict[str, str]:

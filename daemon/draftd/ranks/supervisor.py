@@ -1,5 +1,5 @@
-"""Runs a follower's process, and another one whenever the group was lost, until rank 0 ends the group in order, or this
-is told to end."""
+"""Runs a follower's process, and another one whenever the group was lost, until rank 0 ends the group normally or
+`stop` is called."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from draftd.ranks.followers import write_key
 from draftd.ranks.watchdog import Vitals, Watchdog
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
-_STABLE_SECONDS = 60.0  # a group that lasted so long was lost for another reason than the one before
+_STABLE_SECONDS = 60.0  # after this long, a loss does not count as a repetition
 _START_SECONDS = 60.0  # to the first sign of life
 _GRACE_SECONDS = 2.0
 _LOOK_SECONDS = 0.2
 
 
 class Supervisor:
-    """On one thread."""
+    """Runs follower processes, on one thread."""
 
     def __init__(
         self,
@@ -36,18 +36,18 @@ class Supervisor:
         *,
         key: bytes = b"",
     ) -> None:
-        """`command`: of the follower's process, which reads `key` from its standard input, and ends with that. It is
-        killed after `silent_seconds` without a sign of life. `out` takes each line that it writes to its stderr; unset:
-        that is this one's."""
+        """`command`: the follower's, which reads `key` from its standard input and exits when that closes. It is killed
+        after `silent_seconds` without a sign of life. `out` receives each line of its stderr; by default these go to
+        this process's stderr."""
         self._command, self._bound, self._announce = list(command), silent_seconds, announce
         self._stopped, self._out, self._key = threading.Event(), out, key
 
     def stop(self) -> None:
-        """Any thread may call it, or a handler of a signal."""
+        """Stops; may be called on any thread or in a signal handler."""
         self._stopped.set()
 
     def run(self) -> int:
-        """Returns the exit code, 0 for an end in order or by `stop`."""
+        """Returns the exit code, 0 after a normal end or `stop`."""
         pause, joined = _FIRST_PAUSE_SECONDS, False
         while True:
             began = time.monotonic()
@@ -58,7 +58,7 @@ class Supervisor:
                 return 1
             if code >= 0 and code not in (LOST, REFUSED):
                 return code
-            joined = True  # what keeps ranks apart from now on may pass: rank 0 tries again, too
+            joined = True  # later refusals may be temporary: rank 0 tries again, too
             if time.monotonic() - began > _STABLE_SECONDS:
                 pause = _FIRST_PAUSE_SECONDS
             how = f" (its process was ended by signal {-code})" if code < 0 else ""
@@ -102,7 +102,7 @@ class Supervisor:
                 self._out(line.decode(errors="replace").rstrip())
 
     def _watch(self, process: subprocess.Popen[bytes], out: int) -> None:
-        """Returns when it has ended, was silent for too long, or `stop` was called."""
+        """Returns when the process has exited, was silent for too long, or `stop` was called."""
         vitals, watchdog = Vitals("its process", heard=time.monotonic()), Watchdog(_START_SECONDS)
         while not self._stopped.is_set():
             if select.select([out], [], [], _LOOK_SECONDS)[0]:

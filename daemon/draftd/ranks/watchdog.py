@@ -1,4 +1,5 @@
-"""Says when a process of a group is lost, from times alone: for rank 0, for followers, and for what runs a follower."""
+"""Decides from times alone when a process of a group is lost: for rank 0, for followers, and for a follower's
+supervisor."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from draftd.group import Loss
 
 @dataclass(slots=True)
 class Vitals:
-    """A process in monotonic seconds. `heard`: its last sign of life. `moved`: when it last executed something, or had
-    nothing to execute. Infinite: it is not watched for this."""
+    """A process's latest signs, in monotonic seconds. `heard`: its last sign of life. `moved`: when it last executed
+    something or had nothing to execute. Infinite: not watched."""
 
     name: str
     heard: float = math.inf
@@ -21,14 +22,14 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Watchdog:
-    """`seconds`: the longest that a process may be silent, or take for a step. `suspicious_seconds`: when a step does
-    not end, a process that was silent for so long is to blame: all others wait for it."""
+    """`seconds`: the longest silence, and the longest time for a step. `suspicious_seconds`: if a step does not end, a
+    process silent for this long is to blame, because all others wait for it."""
 
     seconds: float
     suspicious_seconds: float = math.inf
 
     def find_loss(self, processes: Sequence[Vitals], now: float) -> tuple[Loss, str] | None:
-        """Why the group is lost, with the words for it; None while all is well."""
+        """Returns why the group is lost, with a description; None if it is not."""
         quietest = min(processes, key=lambda each: each.heard)
         silence = now - quietest.heard
         if silence > self.seconds:
