@@ -24,6 +24,7 @@ from draftd.engine.depth.costs import StepCosts
 from draftd.engine.draft_weights import DraftWeights
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.sources import DraftSource
+from draftd.engine.inbox import Arrival, InboxContents, LowerRequests, PinPrefix
 from draftd.engine.jobs import BackgroundJobs
 from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.memory import free_bytes
@@ -40,6 +41,7 @@ from draftd.engine.scheduler import Scheduler
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.targets.local import LocalTarget
 from draftd.engine.weights import Weights
+from draftd.errors import NotServing
 from draftd.model_info import ModelInfo
 from draftd.models.fingerprint import Fingerprints
 
@@ -73,6 +75,25 @@ class Engine:
     def pause(self) -> float:
         """Seconds for which no sequence needs work, unless something comes."""
         return 0.0 if self.weights.unloaded and self.scheduler.wants_weights else self.scheduler.pause
+
+    def apply(self, contents: InboxContents, ended: NotServing) -> None:
+        """Applies requests and commands in their order of arrival, then the ends of requests. If the inbox is closing,
+        later commands fail with `ended`."""
+        for item in contents.gathered:
+            match item:
+                case Arrival():
+                    self.scheduler.receive(item.request, item.sink)
+                case PinPrefix():
+                    self.prefixes.pin(item)
+                case LowerRequests():
+                    self.scheduler.lower(item.max_draft_tokens, item.drafters, item.reason)
+                case _:
+                    self.jobs.take(item)
+        if contents.endings:
+            self.scheduler.end(contents.endings)
+        if contents.closing:
+            self.jobs.close(ended)
+            self.prefixes.close(ended)
 
     def prefix_status(self, counted: PrefixStatus) -> PrefixStatus:
         """Completes `counted`, the counts of requests, with the present state of the prefix store."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, Outcome, RequestStats, TokenSink
 from draftd.engine.cache.pins import LEAST, MOST_PINS, Pin, check_name
 from draftd.engine.handle import EngineHandle, EngineState, check_request, check_tokens, verifier_of
-from draftd.engine.inbox import IDLE_SECONDS, Arrival, Inbox, InboxContents, LowerRequests, PinPrefix
+from draftd.engine.inbox import IDLE_SECONDS, Arrival, Inbox, PinPrefix
 from draftd.engine.limits import REST_SECONDS, Limits
 from draftd.engine.memory import MlxMemory, mlx_memory
 from draftd.engine.observer import (
@@ -280,7 +280,7 @@ class EngineWorker(EngineHandle):
             rest = REST_SECONDS / 2 if engine.calibration.pending else IDLE_SECONDS
             contents = self._inbox.take(0.0 if busy else min(pause, rest))
             if contents is not None:
-                _hand_over(contents, engine)
+                engine.apply(contents, NotServing(_ENDED))
                 drain_until = contents.drain_until if contents.closing else math.inf
                 local.prefilling.drain_until = drain_until
                 if contents.closing and (scheduler.idle or time.monotonic() >= drain_until):
@@ -381,23 +381,3 @@ class EngineWorker(EngineHandle):
             link=self._link,
             fingerprints=self.fingerprints,
         )
-
-
-def _hand_over(contents: InboxContents, engine: Engine) -> None:
-    """Applies requests and commands in their order of arrival, then the ends of requests."""
-    scheduler = engine.scheduler
-    for item in contents.gathered:
-        match item:
-            case Arrival():
-                scheduler.receive(item.request, item.sink)
-            case PinPrefix():
-                engine.prefixes.pin(item)
-            case LowerRequests():
-                scheduler.lower(item.max_draft_tokens, item.drafters, item.reason)
-            case _:
-                engine.jobs.take(item)
-    if contents.endings:
-        scheduler.end(contents.endings)
-    if contents.closing:
-        engine.jobs.close(NotServing(_ENDED))
-        engine.prefixes.close(NotServing(_ENDED))
