@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from draftd.core import DecodeRequest
+from draftd.engine.observer import EngineStatus, PromptProgress
 from draftd.service.answer import AnswerStream
 from draftd.service.formats import Constraint
 from draftd.service.request import Request, RequestStarted
@@ -42,6 +43,15 @@ class EngineCall:
     local_choice: Choice | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     echo: tuple[str, Sequence[int]] = "", ()
+
+    def prompt_progress(self, status: Callable[[], EngineStatus]) -> PromptProgress | None:
+        """Returns the progress of the choice whose prompt is furthest. None if no prefill has begun, or the request
+        does not ask for progress. `status`: of the engine."""
+        if not self.request.return_progress:
+            return None
+        ids = {choice.decode.id for choice in self.choices}
+        prompts = [prompt for prompt in status().prompts if prompt.request in ids]
+        return max(prompts, key=lambda prompt: prompt.processed_tokens, default=None)
 
 
 async def stays_silent(choices: Sequence[Choice], arrived: asyncio.Event, seconds: float) -> bool:

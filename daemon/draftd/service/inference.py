@@ -21,43 +21,40 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from draftd.core import (
-    ContextTier,
-    DecodeRequest,
-    Emission,
-    FinishReason,
-    Outcome,
-    SamplingParams,
-)
+from draftd.core import DecodePlan, Emission, FinishReason, Outcome
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.errors import (
     ClientStalled,
-    DeadlineExceeded,
     DraftdError,
     EngineFailure,
     NotServing,
     QueueFull,
     RemoteDown,
 )
-from draftd.planning.planner import FlagContext, Planner
+from draftd.planning.planner import Planner
 from draftd.service import prefixes
+from draftd.service.admission import (
+    EarlySpan,
+    PreparedRequest,
+    flag_context,
+    span_messages,
+    stop_conditions,
+    text_form,
+)
 from draftd.service.answer import AnswerStream, reading_options, stop_matcher
-from draftd.service.call import Choice, EngineCall, next_choice, stays_silent
-from draftd.service.chat_template import ChatRenderer
+from draftd.service.call import EngineCall, next_choice, stays_silent
 from draftd.service.endings import error_of, reason_to_leave
-from draftd.service.formats import constraint_of
-from draftd.service.messages import Chat, message_parts, text_part
+from draftd.service.messages import Chat
+from draftd.service.open_requests import OpenRequests
+from draftd.service.prompt_reader import PromptReader
 from draftd.service.request import (
     Chunk,
     LoadProgress,
     Prompt,
-    PromptProgress,
-    RawText,
     Request,
     RequestStarted,
     RouteAnswer,
@@ -67,13 +64,11 @@ from draftd.service.request import (
     validate_request,
 )
 from draftd.service.stream import Mailbox, TokenStream, Write, stall_guard
-from draftd.service.text import StopConditions, TextForm, echoed_prompt, tokenise
 from draftd.service.text_relay import Events, RelayStarted, RemoteAnswers, TextRelay, begin_relay, local_plan
 from draftd.settings import Settings
-from draftd.telemetry.spans import InferenceSpan, InferenceStart, ToldMessage
+from draftd.telemetry.spans import InferenceSpan, InferenceStart
 
 _NEWS_SECONDS = 1.0  # between two progress events, while weights load or the prompt is prefilled
-_GRAMMAR_SECONDS = 1.0  # wait after the model is loaded, for a first request that may be waiting
 _SPARE_CALLS = 256  # requests outside the engine: being tokenised, or finished but not yet read
 
 log = logging.getLogger(__name__)
@@ -105,16 +100,9 @@ class InferenceService:
         self.ended_without_engine: Counter[FinishReason] = Counter()  # requests that the engine never had
         self._relays = set[TextRelay]()  # requests that another daemon is answering in text
         self.draining = False
-        self._open: set[str] = set()
-        # By open request whose client has gone: the choices that the engine has not ended yet.
-        self._abandoned: dict[str, dict[str, InferenceSpan]] = {}
-        self._none_open = asyncio.Event()
-        self._none_open.set()
+        self._open = OpenRequests()
         self._mailbox = Mailbox(asyncio.get_running_loop())
-        self._tokenising = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-tokenise")
-        self._compiling = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-grammar")
-        self._chats = ChatRenderer()
-        self._grammars_ahead: asyncio.TimerHandle | None = None
+        self._prompts = PromptReader(worker)
 
     @property
     def open_requests(self) -> int:
@@ -126,28 +114,16 @@ class InferenceService:
         return self._worker.progress
 
     def start(self) -> None:
-        """Starts the process for chat templates, which needs no loaded model."""
-        self._chats.start()
+        """Starts what needs no loaded model."""
+        self._prompts.start()
 
     def prepare(self) -> None:
-        """Prepares the chat template once the model is loaded, and the grammars a little later: that blocks this
-        process for up to a second. A tokenizer without grammars is reported when a request asks for one."""
-        if (template := self._worker.tokenizer.template) is not None:
-            self._chats.prepare(template)
-        else:
-            self._chats.stop()
-        if (grammars := self._worker.grammars) is not None:
-            later = asyncio.get_running_loop().call_later
-            self._grammars_ahead = later(_GRAMMAR_SECONDS, self._compiling.submit, grammars.prepare)
+        """Prepares for the first request, once the model is loaded."""
+        self._prompts.prepare()
 
     async def wait_idle(self, seconds: float) -> bool:
         """Waits until no request is open. Returns False if some still are after `seconds`."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._none_open.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await self._open.wait_idle(seconds)
 
     @property
     def relaying(self) -> bool:
@@ -162,11 +138,7 @@ class InferenceService:
     def close(self) -> None:
         """Frees what the service has. What the engine sends afterwards is dropped."""
         self._mailbox.close()
-        self._chats.close()
-        if self._grammars_ahead is not None:
-            self._grammars_ahead.cancel()
-        for executor in (self._tokenising, self._compiling):
-            executor.shutdown(wait=False, cancel_futures=True)
+        self._prompts.close()
 
     def model(self) -> ServedModel:
         """Returns the served model. Raises NotServing while none is loaded."""
@@ -187,7 +159,7 @@ class InferenceService:
         valid = validate_request(request, model)
 
         async def encode(prompt: Prompt) -> tuple[int, ...]:
-            return await tokenise(prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
+            return await self._prompts.tokenise(prompt, tokenizer, model, valid.client)
 
         return await prefixes.common_prefix(valid.prompt, encode)
 
@@ -195,16 +167,16 @@ class InferenceService:
         """Counts the prompt's tokens. Raises DraftdError if the request would be refused."""
         model = self._require_serving()
         prompt, client = validate_request(request, model).prompt, request.client
-        return len(await tokenise(prompt, self._worker.tokenizer, model, self._tokenising, self._chats, client))
+        return len(await self._prompts.tokenise(prompt, self._worker.tokenizer, model, client))
 
     async def route(self, request: Request) -> RouteAnswer:
         """Returns the route that the request would get now. Raises DraftdError if it would be refused for any other
         reason than its route."""
         model, tokenizer = self._require_serving(), self._worker.tokenizer
         valid, planner = validate_request(request, model), self._planner
-        ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
+        ids = await self._prompts.tokenise(valid.prompt, tokenizer, model, valid.client)
         most = default_max_tokens(len(ids), model) if request.max_tokens is None else valid.max_tokens
-        route = planner.route(valid.wish, _context(valid, model, ids), most)
+        route = planner.route(valid.wish, flag_context(valid, model, len(ids)), most)
         expected = planner.router.expected_tokens(valid.workload, most)
         return RouteAnswer(route, len(ids), round(expected), planner.router.prices.currency)
 
@@ -218,11 +190,10 @@ class InferenceService:
         is complete."""
         arrival, request_id = time.monotonic(), uuid.uuid4().hex
         self._open.add(request_id)
-        self._none_open.clear()
         try:
             call = await self._admit(request, request_id, arrival)
         except BaseException:
-            self._forget(request_id)
+            self._open.close(request_id)
             raise
         try:
             await self._send_events(call, send)
@@ -236,98 +207,85 @@ class InferenceService:
         """Submits the request to the engine. Raises the error of a refusal, after recording it in telemetry."""
         operation = "chat" if isinstance(request.prompt, Chat) else "text_completion"
         start = InferenceStart(operation, request_id, arrival, workload=request.workload)
-        span: InferenceSpan | None = None
+        early = EarlySpan(self._begin_span, start)
         try:
-            model, tokenizer = self._require_serving(), self._worker.tokenizer
-            valid = validate_request(request, model)
-            chat_messages = _messages(valid.prompt)
-            start = replace(
-                start, sampling=valid.sampling, max_tokens=valid.max_tokens, stop=valid.stop, messages=chat_messages
-            )
-            ids = await tokenise(valid.prompt, tokenizer, model, self._tokenising, self._chats, valid.client)
-            if request.max_tokens is None:
-                valid = replace(valid, max_tokens=default_max_tokens(len(ids), model))
-            reading = reading_options(valid.prompt, tokenizer, ids)
-            constraint = await constraint_of(valid, reading, self._worker.grammars, self._compiling)
-            start = replace(start, prompt_tokens=len(ids), max_tokens=valid.max_tokens, choices=valid.n)
-            span = self._begin_span(start)
-            context = _context(valid, model, ids)
-            wish = replace(valid.wish, constrained=bool(constraint.grammar))
-            plan = self._planner.plan(wish, context, model.info, valid.max_tokens)
-            generic_tools = model.generic_tools and reading is not None and bool(reading.tools)
-            plan = replace(plan, generic_tools=generic_tools)
-            span.planned(plan, ContextTier.of(len(ids)))
-            if constraint.grammar:
-                span.constrained(constraint.kind, constraint.seconds)
-            remote_answer: tuple[Events, RelayStarted] | None = None
-            if self._planner.router.relays_text(plan.strategy) and self._remote is not None:
-                try:
-                    # Without max_tokens, the other daemon's default applies.
-                    relayed = replace(valid, max_tokens=request.max_tokens)
-                    remote_answer = await begin_relay(self._remote, relayed, span.trace)
-                except RemoteDown as down:
-                    if not self._planner.local_allowed(wish):
-                        raise
-                    plan = local_plan(plan, down.message)
-                    span.planned(plan, ContextTier.of(len(ids)))
-            if valid.deadline is not None and valid.deadline <= time.monotonic():
-                raise DeadlineExceeded("the deadline passed before the request reached the engine")
-            assert valid.max_tokens is not None
-            decode = DecodeRequest(
-                id=request_id,
-                prompt=ids,
-                max_tokens=valid.max_tokens,
-                plan=plan,
-                arrival=arrival,
-                sampling=valid.sampling,
-                deadline=valid.deadline,
-                workload=valid.workload,
-                client=valid.client,
-                priority=valid.priority,
-                min_tokens=valid.min_tokens,
-                ignore_eos=valid.ignore_eos,
-                stop_ids=frozenset(valid.stop_token_ids),
-                logprobs=valid.logprobs,
-                grammar=constraint.grammar,
-                local_allowed=self._planner.local_allowed(wish),
-                trace=span.trace,
-                skip_prefix_cache=valid.skip_prefix_cache,
-            )
-            echo = await echoed_prompt(valid, ids, tokenizer, self._tokenising)
-            ends, form = _ends(valid), replace(_form(valid), before=len(echo[0]))
-            choices, arrived = [], asyncio.Event()
-            for i in range(valid.n):
-                name = request_id if valid.n == 1 else f"{request_id}-{i}"
-                stream = TokenStream(self._mailbox, partial(self._finish_abandoned, request_id, name), arrived)
-                stop = stop_matcher(tokenizer, ends, reading, form)
-                prompt_logprobs = None if i else valid.prompt_top_logprobs  # reported once, with the first choice
-                sampling = _sampling(valid.sampling, i)
-                own = replace(decode, id=name, sampling=sampling, stop=stop, prompt_logprobs=prompt_logprobs)
-                choices.append(Choice(i, own, stream, AnswerStream(tokenizer, ends, reading, i, form), span))
+            prepared = await self._prepare_request(request, early)
+            span, arrived = early.get(), asyncio.Event()
+            plan, remote_answer = await self._plan_request(prepared, request.max_tokens, span)
+            prepared.check_deadline()
+            local_allowed = self._planner.local_allowed(prepared.wish)
+            decode = prepared.decode_request(request_id, arrival, plan, span.trace, local_allowed=local_allowed)
+            echo = await self._prompts.echo(prepared.request, prepared.ids, prepared.tokenizer)
+            choices = prepared.choices(decode, echo[0], span, partial(self._new_stream, request_id, arrived))
             if remote_answer is None:
-                self._worker.submit_choices([(admitted.decode, admitted.stream) for admitted in choices])
+                self._worker.submit_choices([(choice.decode, choice.stream) for choice in choices])
         except asyncio.CancelledError:
             reason = reason_to_leave(request)
             self.ended_without_engine[reason] += 1
-            (span or self._begin_span(start)).left(reason)
+            early.get().left(reason)
             raise
         except Exception as error:
             # Any other exception is a bug, and counts as a refusal too.
             refusal = error if isinstance(error, DraftdError) else EngineFailure(f"{type(error).__name__}: {error}")
             self.refused += 1
-            (span or self._begin_span(start)).refused(refusal)
+            early.get().refused(refusal)
             raise
-        for admitted in choices[1:]:
-            admitted.span = self._begin_span(replace(start, choice=admitted.index, sampling=admitted.decode.sampling))
-            admitted.span.planned(plan, ContextTier.of(len(ids)))
-        router = self._planner.router
-        prompt_tokens = len(ids) if remote_answer is None else remote_answer[1].prompt_tokens
-        started = RequestStarted(request_id, model.info, prompt_tokens, plan, router.quality_of(plan.strategy))
+        for choice in choices[1:]:
+            early.begin_choice(choice)
+        valid, constraint, router = prepared.request, prepared.constraint, self._planner.router
+        prompt_tokens = len(prepared.ids) if remote_answer is None else remote_answer[1].prompt_tokens
+        quality = router.quality_of(plan.strategy)
+        started = RequestStarted(request_id, prepared.model.info, prompt_tokens, plan, quality)
         if remote_answer is None:
             return EngineCall(valid, constraint, started, choices, arrived=arrived, echo=echo)
-        spans = [admitted.span for admitted in choices]
+        spans = [choice.span for choice in choices]
         relay = TextRelay(remote_answer[0], started, valid, arrival, spans, router, self._count_relayed)
         return EngineCall(valid, constraint, started, arrived=arrived, relay=relay, local_choice=choices[0])
+
+    async def _prepare_request(self, request: Request, early: EarlySpan) -> PreparedRequest:
+        """Checks and tokenises the request, and compiles its grammar. Raises DraftdError."""
+        model, tokenizer = self._require_serving(), self._worker.tokenizer
+        valid = validate_request(request, model)
+        early.update(
+            sampling=valid.sampling,
+            max_tokens=valid.max_tokens,
+            stop=valid.stop,
+            messages=span_messages(valid.prompt),
+        )
+        ids = await self._prompts.tokenise(valid.prompt, tokenizer, model, valid.client)
+        if request.max_tokens is None:
+            valid = replace(valid, max_tokens=default_max_tokens(len(ids), model))
+        reading = reading_options(valid.prompt, tokenizer, ids)
+        constraint = await self._prompts.constraint(valid, reading)
+        early.update(prompt_tokens=len(ids), max_tokens=valid.max_tokens, choices=valid.n)
+        return PreparedRequest(valid, model, tokenizer, ids, reading, constraint)
+
+    async def _plan_request(
+        self, prepared: PreparedRequest, max_tokens: int | None, span: InferenceSpan
+    ) -> tuple[DecodePlan, tuple[Events, RelayStarted] | None]:
+        """Returns the plan; also the other daemon's answer, if one answers in text. `max_tokens`: as the request came.
+        Raises DraftdError."""
+        request, constraint, wish = prepared.request, prepared.constraint, prepared.wish
+        context = flag_context(request, prepared.model, len(prepared.ids))
+        plan = self._planner.plan(wish, context, prepared.model.info, request.max_tokens)
+        plan = replace(plan, generic_tools=prepared.generic_tools)
+        span.planned(plan, prepared.tier)
+        if constraint.grammar:
+            span.constrained(constraint.kind, constraint.seconds)
+        if not self._planner.router.relays_text(plan.strategy) or self._remote is None:
+            return plan, None
+        try:
+            # Without max_tokens, the other daemon's default applies.
+            return plan, await begin_relay(self._remote, replace(request, max_tokens=max_tokens), span.trace)
+        except RemoteDown as down:
+            if not self._planner.local_allowed(wish):
+                raise
+            plan = local_plan(plan, down.message)
+            span.planned(plan, prepared.tier)
+            return plan, None
+
+    def _new_stream(self, request_id: str, arrived: asyncio.Event, choice: str) -> TokenStream:
+        return TokenStream(self._mailbox, partial(self._open.finish_abandoned, request_id, choice), arrived)
 
     def _continue_locally(self, call: EngineCall, text: str, tokens: int, why: str) -> None:
         """Continues the answer with this daemon's own model, after `text`, which had so many tokens of the other model.
@@ -337,7 +295,7 @@ class InferenceService:
         decode, left = choice.decode, choice.decode.max_tokens - tokens
         if not decode.local_allowed or decode.grammar or request.n > 1 or request.echo or left < 1:
             raise RemoteDown(why)
-        tokenizer, ends, form = self._worker.tokenizer, _ends(request), _form(request)
+        tokenizer, ends, form = self._worker.tokenizer, stop_conditions(request), text_form(request)
         prompt = (*decode.prompt, *tokenizer.encode_rendered(text))
         least, plan = max(0, decode.min_tokens - tokens), local_plan(decode.plan, why)
         if text:
@@ -351,7 +309,7 @@ class InferenceService:
     def _require_serving(self) -> ServedModel:
         if self.draining:
             raise NotServing("the daemon is draining and takes no new requests", retry_after=1.0)
-        if self.open_requests - len(self._abandoned) > self.limit:
+        if self._open.with_client > self.limit:
             raise QueueFull(f"{self.limit} requests are active, which is the limit", retry_after=1.0)
         if self._worker.state is EngineState.FAILED:
             raise NotServing(f"the engine failed: {self._worker.error}")
@@ -400,7 +358,7 @@ class InferenceService:
         while await stays_silent(call.choices, call.arrived, pause):
             if self._worker.unloaded:
                 await write(send(LoadProgress(self._worker.progress)))
-            elif (progress := self._prompt_progress(call)) is not None and progress.processed_tokens > processed:
+            elif (progress := call.prompt_progress(self._worker.status)) and progress.processed_tokens > processed:
                 await write(send(progress))
                 processed = progress.processed_tokens
             pause = _NEWS_SECONDS
@@ -414,18 +372,9 @@ class InferenceService:
             for choice in call.choices:
                 await write(send(Chunk(emission, (), text, choice=choice.index, offsets=offsets, prompt=prompt)))
 
-    def _prompt_progress(self, call: EngineCall) -> PromptProgress | None:
-        """Returns the progress of the choice whose prompt is furthest. None if no prefill has begun, or the request
-        does not ask for progress."""
-        if not call.request.return_progress:
-            return None
-        ids = {one.decode.id for one in call.choices}
-        prompts = [one for one in self._worker.status().prompts if one.request in ids]
-        return max(prompts, key=lambda one: one.processed_tokens, default=None)
-
     def _release(self, call: EngineCall) -> None:
         """Closes the request when its front is done. Choices that the engine has not finished are cancelled there;
-        `_finish_abandoned` ends them later."""
+        `OpenRequests.finish_abandoned` ends them later."""
         request_id, unfinished = call.started.request_id, dict[str, InferenceSpan]()
         for choice in call.choices:
             if choice.stream.outcome is not None:
@@ -435,50 +384,10 @@ class InferenceService:
             unfinished[choice.decode.id] = choice.span
             self._worker.cancel(choice.decode.id, reason_to_leave(call.request))
         if unfinished:
-            self._abandoned[request_id] = unfinished
+            self._open.abandon(request_id, unfinished)
         else:
-            self._forget(request_id)
+            self._open.close(request_id)
 
     def _count_relayed(self, outcome: Outcome) -> None:
         """Counts a choice that another daemon answered: the engine never had it."""
         self.ended_without_engine[outcome.reason] += 1
-
-    def _finish_abandoned(self, request_id: str, choice: str, outcome: Outcome) -> None:
-        """Ends a choice whose front has gone."""
-        unfinished = self._abandoned[request_id]
-        unfinished.pop(choice).finished(outcome)
-        if not unfinished:
-            self._forget(request_id)
-
-    def _forget(self, request_id: str) -> None:
-        self._open.discard(request_id)
-        self._abandoned.pop(request_id, None)
-        if not self._open:
-            self._none_open.set()
-
-
-def _sampling(params: SamplingParams, choice: int) -> SamplingParams:
-    """Returns the sampling of one choice: if the request has a seed, each choice gets its own."""
-    return params if params.seed is None else replace(params, seed=(params.seed + choice) % 2**64)
-
-
-def _ends(request: Request) -> StopConditions:
-    return StopConditions(request.stop, request.stop_token_ids, request.include_stop)
-
-
-def _form(request: Request) -> TextForm:
-    """Returns how the answer's tokens become text. Only a chat's answer begins a text of its own, unless it continues a
-    message."""
-    prompt = request.prompt
-    return TextForm(continues=not isinstance(prompt, Chat) or prompt.continues, special=request.special_tokens)
-
-
-def _context(request: Request, model: ServedModel, ids: Sequence[int]) -> FlagContext:
-    return FlagContext(model.info.model, request.workload, request.caller, len(ids))
-
-
-def _messages(prompt: Prompt) -> tuple[ToldMessage, ...]:
-    """Returns the prompt's messages for telemetry; none for token ids."""
-    if isinstance(prompt, Chat):
-        return tuple(map(message_parts, prompt.messages))
-    return (("user", (text_part(prompt.text),)),) if isinstance(prompt, RawText) else ()
