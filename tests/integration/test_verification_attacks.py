@@ -33,7 +33,7 @@ def test_others_are_answered_while_peers_attack(tmp_path: Path) -> None:
             status = worker.status()
             assert status.queued <= QUEUE
             assert service.status().open_sequences <= PEERS * SEQUENCES
-            for peer in list(service._peers.values()):
+            for peer in service._peers:
                 assert len(peer.leaving) <= SEQUENCES + 1
                 assert peer.connection is None or len(peer.connection._unread) <= MOST_UNREAD
 

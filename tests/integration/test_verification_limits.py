@@ -264,7 +264,7 @@ def test_too_many_peers_and_one_that_reads_nothing_are_counted_and_logged(
             if not stalls:
                 await refused(served, hello())
                 return
-            (peer,) = [peer for peer in served.daemon.verification._peers.values() if peer.edge == one.edge]
+            (peer,) = [peer for peer in served.daemon.verification._peers if peer.edge == one.edge]
             assert peer.connection is not None
             for _ in range(MOST_UNREAD + 1):  # before its writer takes any
                 peer.connection.put(pb.VerifyResponse())

@@ -149,6 +149,11 @@ class Peer:
         """Tokens of context that the open sequences may need."""
         return sum(one.reserved for one in self.open.values())
 
+    @property
+    def waiting(self) -> int:
+        """Open sequences whose prefill has not begun."""
+        return sum(not one.began for one in self.open.values())
+
     def remember(self, number: int, sequence: ClosedSequence) -> None:
         self.ended[number] = sequence
         self.ended.move_to_end(number)
@@ -179,6 +184,30 @@ class ClosedSequence:
         return max(0, self.decided - max(applied, self.opened))
 
 
+@dataclass(slots=True)
+class TextProgress:
+    """How far the text of an open sequence was decided. `opened`: its tokens when it was opened. `decided`: its tokens
+    now. `applied`: the tokens that the edge applied, once it is done with the sequence."""
+
+    opened: int
+    decided: int
+    applied: int | None = None
+
+    @property
+    def grown(self) -> bool:
+        return self.decided != self.opened
+
+    def apply(self, tokens: int) -> None:
+        """Takes what the edge says that it applied, the first time."""
+        if self.applied is None:
+            self.applied = tokens
+
+    def close(self) -> tuple[ClosedSequence, int]:
+        """Returns what is remembered of the sequence, and how many tokens were discarded as far as that is known."""
+        closed = ClosedSequence(self.opened, self.decided)
+        return closed, 0 if self.applied is None else closed.settle(self.applied)
+
+
 class VerifiedSequence:
     """One sequence of a peer that the engine has; receives what the engine says of it. `compiled` keeps its grammar
     compiled."""
@@ -199,18 +228,21 @@ class VerifiedSequence:
         """`on_message` gets what the engine says of the sequence, on the event loop. `wake` wakes the engine for a new
         step. `deepest`: most tokens that a step takes of the edge's guess."""
         self.id = uuid.uuid4().hex
-        self.connection, self.peer, self.number = connection, connection.peer, message.sequence
-        self.opened = self.decided = len(message.tokens)
+        self.connection, self.number = connection, message.sequence
+        self.text = TextProgress(len(message.tokens), len(message.tokens))
         self.reserved, self.compiled = reserved, compiled
         self.began = False  # its prefill has begun
         self.active = time.monotonic()  # time of the last step or verdict
         self.closing: SequenceClosed | None = None  # the message for its end, if the verifier or the edge ends it
-        self.applied: int | None = None  # tokens of the text that the edge applied, once it is done
         self.span, self.counts = span, PeerCounts()
         self._mailbox, self._on_message = mailbox, on_message
         self.steps = PeerSequence(
             self.number, message.tokens, self._post, wake, deepest=deepest, readable=connection.readable
         )
+
+    @property
+    def peer(self) -> Peer:
+        return self.connection.peer
 
     # engine thread
 

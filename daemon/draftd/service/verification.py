@@ -16,7 +16,6 @@ import asyncio
 import logging
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -38,39 +37,30 @@ from draftd.errors import (
     InvalidRequest,
     NotServing,
     Superseded,
-    TooManyPeers,
-    TooManySequences,
-    TooManyTokens,
 )
 from draftd.planning.planner import Planner
 from draftd.service.own_fingerprint import OwnFingerprint
 from draftd.service.peer_requests import check_model, check_text, compile_grammar, decode_request
+from draftd.service.peer_table import RETRY_SECONDS, PeerTable
 from draftd.service.peers import (
-    ClosedSequence,
     Peer,
     PeerConnection,
     Refusals,
     VerifiedSequence,
     VerifierIdentity,
     count_verdict,
-    sum_counts,
 )
 from draftd.service.request import MAX_PRIORITY
 from draftd.service.stream import Mailbox
 from draftd.settings import Settings
-from draftd.strategies import PeerCounts, VerificationStatus
+from draftd.strategies import VerificationStatus
 from draftd.telemetry.remote import VerificationSpan
-from draftd.token_bucket import TokenBucket
 
 MAX_PROPOSED = 1024
 """Most tokens that a step proposes."""
 _TICK_SECONDS = 0.25
 _PRESSED_SECONDS = 2.0  # longest idle time of a sequence while requests wait for memory
-_RETRY_SECONDS = 5.0
 _OPEN_COST = 20.0  # messages that an opening counts for, until its first verdict
-_NEW_EDGES_PER_SECOND = 1.0  # edges never seen before
-_MOST_NEW_EDGES = 64.0  # at once
-_REMEMBERED = 4  # peers, for each that may be connected
 _EDGE = re.compile(r"[0-9a-f]{32}")
 
 log = logging.getLogger(__name__)
@@ -91,12 +81,9 @@ class VerificationService:
         self.enabled, self._begin_span = settings.verify.enabled, begin_span
         self.draining = False
         self._worker, self._planner, self._settings, self._limits = worker, planner, settings, settings.verify
-        self._peers: OrderedDict[str, Peer] = OrderedDict()  # in the order of their latest connections
-        self._forgotten = PeerCounts()  # counts of forgotten peers
+        self._peers = PeerTable(settings.verify, settings.engine.queue_capacity)
         self.refusals = Refusals()
         self._mailbox = Mailbox(asyncio.get_running_loop())
-        self._capacity = settings.engine.queue_capacity
-        self._new_edges = TokenBucket(_NEW_EDGES_PER_SECOND, _MOST_NEW_EDGES)
         self._compiling = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-peer-grammar")
         self._fingerprint = OwnFingerprint(worker)
         self._watch: asyncio.Task[None] | None = None
@@ -134,11 +121,7 @@ class VerificationService:
 
     def status(self) -> VerificationStatus:
         """Returns connections, counts and open sequences. Any thread."""
-        peers = [(one.connection, one.total(), len(one.open)) for one in list(self._peers.values())]
-        connected = {at.address: counts for at, counts, _ in peers if at is not None}
-        total = sum_counts([self._forgotten, *(counts for _, counts, _ in peers)])
-        total.refused = sum((refusals := self.refusals.counts).values())
-        return VerificationStatus(connected, total, sum(held for _, _, held in peers), refusals)
+        return self._peers.status(self.refusals.counts)
 
     @property
     def has_status(self) -> bool:
@@ -153,27 +136,16 @@ class VerificationService:
         self._check_serving()
         if not _EDGE.fullmatch(edge):
             raise InvalidRequest("hello.edge", edge, "32 hexadecimal digits, drawn at the edge's start")
-        peer_before, most = self._peers.get(edge), self._limits.peers
-        if peer_before is not None and peer_before.connection is not None:
-            peer_before.connection.cut(Superseded("another connection of the same edge took this one's place"))
-            self.disconnect(peer_before.connection)
-        connected = sum(peer.connection is not None for peer in self._peers.values())
-        if connected >= most:
-            raise TooManyPeers(
-                f"{connected} peers are connected, and at most {most} may be (verify.peers)", retry_after=_RETRY_SECONDS
-            )
-        if peer_before is None and (seconds := self._new_edges.take()):
-            raise TooManyPeers("new edges connect too fast", retry_after=seconds)
-        peer = peer_before or Peer(edge)
-        self._peers[edge] = peer
-        self._peers.move_to_end(edge)
+        earlier = self._peers.get(edge)
+        if earlier is not None and earlier.connection is not None:
+            earlier.connection.cut(Superseded("another connection of the same edge took this one's place"))
+            self.disconnect(earlier.connection)
+        peer = self._peers.admit(edge)
         peer.connection = connection = PeerConnection(peer, address, self._worker.wake)
         peer.counts.connections += 1
-        disconnected = [other for other in self._peers.values() if other.connection is None and other.open]
-        disconnected.sort(key=lambda other: other.lost_since)
-        for other in disconnected[: max(0, connected + 1 + len(disconnected) - most)]:
+        for other in self._peers.surplus():
             self._end_all(other, "its edge is gone, and other edges came")
-        self._forget()
+        self._peers.forget()
         if self._watch is None:
             self._watch = asyncio.create_task(self._watch_peers(), name="draftd-watch-peers")
         return connection
@@ -186,7 +158,7 @@ class VerificationService:
         if peer.connection is connection:
             peer.connection, peer.lost_since = None, time.monotonic()
         for sequence in list(peer.open.values()):
-            if sequence.connection is connection and sequence.decided == sequence.opened:
+            if sequence.connection is connection and not sequence.text.grown:
                 self._end(sequence, SequenceClosed(sequence.number, "its connection was lost"))
 
     async def take(self, connection: PeerConnection, message: ToVerifier) -> None:
@@ -232,8 +204,7 @@ class VerificationService:
         peer = connection.peer
         sequence, closed_sequence = peer.open.get(message.sequence), peer.ended.get(message.sequence)
         if sequence is not None:
-            if sequence.applied is None:
-                sequence.applied = message.known
+            sequence.text.apply(message.known)
             self._end(sequence, SequenceClosed(message.sequence))
             return
         if closed_sequence is not None:
@@ -262,7 +233,7 @@ class VerificationService:
         number, length = message.sequence, len(message.tokens)
         closed_sequence, sequence = peer.ended.get(number), peer.open.pop(number, None)
         if sequence is not None:
-            sequence.applied = length if sequence.applied is None else sequence.applied
+            sequence.text.apply(length)
             peer.leaving.add(sequence)
             self._end(sequence, SequenceClosed(number))
             while len(peer.leaving) > self._limits.sequences_per_peer:
@@ -281,7 +252,7 @@ class VerificationService:
         check_model(message.fingerprint, (await self._fingerprint.get()).model, worker.info)
         remaining = check_text(message, worker.info, worker.tokenizer)
         whole = len(message.tokens) + remaining
-        self._check_limits(peer, whole)
+        self._peers.check_limits(peer, whole)
         grammar = await compile_grammar(message.options.grammar, worker.grammars, self._compiling)
         if not connection.alive:
             raise NotServing("the connection was lost")
@@ -291,29 +262,13 @@ class VerificationService:
             span=self._begin_span(message.trace, len(message.tokens)), deepest=deepest,
         )  # fmt: skip
         # Of the waiting sequences that share a key, all but the first come after other requests.
-        waiting = sum(not one.began for other in self._same_share(peer) for one in other.sequences)
+        waiting = sum(not one.began for other in self._peers.same_share(peer) for one in other.sequences)
         own_plan = self._planner.plan_for_peer(worker.info, len(message.tokens), constrained=bool(grammar))
         priority = min(waiting, MAX_PRIORITY)
         return sequence, decode_request(
             message, remaining, sequence.id, peer.share_key, sequence.steps, own_plan,
             deepest=deepest, priority=priority,
         )  # fmt: skip
-
-    def _check_limits(self, peer: Peer, tokens: int) -> None:
-        most, context = self._limits.sequences_per_peer, self._limits.tokens_per_peer
-        if len(peer.open) >= most:
-            why = f"{len(peer.open)} sequences are open, and a peer may have {most} (verify.sequences_per_peer)"
-            raise TooManySequences(why, retry_after=_RETRY_SECONDS)
-        waiting = sum(not one.began for other in self._peers.values() for one in other.open.values())
-        own_waiting = sum(not one.began for other in self._same_share(peer) for one in other.open.values())
-        if waiting + own_waiting >= max(1, self._capacity // 2):
-            why = f"{waiting} sequences of peers wait, {own_waiting} of this share: half of the queue is for clients, "
-            why += "and a peer leaves as many places to other peers as it takes"
-            raise TooManySequences(why, retry_after=_RETRY_SECONDS)
-        if peer.reserved + tokens > context:
-            why = f"{tokens} tokens of context and {peer.reserved} of open sequences"
-            why += f" are more than a peer may have: {context} (verify.tokens_per_peer)"
-            raise TooManyTokens(why, retry_after=_RETRY_SECONDS)
 
     # what the engine says
 
@@ -328,20 +283,18 @@ class VerificationService:
                 return
             sequence.began = True
         elif isinstance(item, Verdict):
-            if sequence.decided == sequence.opened:  # the first verdict
+            if not sequence.text.grown:  # the first verdict
                 peer.pace.earn(_OPEN_COST)
             count_verdict(sequence, item)
-            sequence.decided = item.known + len(item.tokens)
+            sequence.text.decided = item.known + len(item.tokens)
         self._tell(sequence, item)
 
     def _finish(self, sequence: VerifiedSequence, outcome: Outcome) -> None:
         peer, replaced = sequence.peer, sequence in sequence.peer.leaving
         peer.counts.stale += sequence.steps.stale
         peer.counts.wasted += sequence.steps.wasted
-        closed_sequence = ClosedSequence(sequence.opened, sequence.decided)
-        if sequence.applied is not None:
-            sequence.counts.discarded = closed_sequence.settle(sequence.applied)
-            peer.counts.discarded += sequence.counts.discarded
+        closed_sequence, sequence.counts.discarded = sequence.text.close()
+        peer.counts.discarded += sequence.counts.discarded
         sequence.end_span(outcome, replaced=replaced)
         if replaced:
             peer.leaving.discard(sequence)
@@ -360,8 +313,8 @@ class VerificationService:
     def drain(self) -> None:
         """Refuses new peers and sequences, and ends the open ones: their edges go on elsewhere."""
         self.draining = True
-        for peer in self._peers.values():
-            self._end_all(peer, "the verifier is draining", _RETRY_SECONDS)
+        for peer in self._peers:
+            self._end_all(peer, "the verifier is draining", RETRY_SECONDS)
 
     async def close(self) -> None:
         """Stops watching, and frees what the service has. What the engine sends afterwards is dropped."""
@@ -393,7 +346,7 @@ class VerificationService:
 
     def _end_idle(self, now: float) -> None:
         idle, pressed = self._limits.idle_seconds, self._worker.status().held_back > 0
-        for peer in list(self._peers.values()):
+        for peer in self._peers:
             lost_seconds = now - peer.lost_since
             for sequence in list(peer.open.values()):
                 seconds = now - sequence.active
@@ -405,22 +358,11 @@ class VerificationService:
                     self._end(sequence, SequenceClosed(sequence.number, why, 0.0))
                 elif sequence.began and pressed and seconds > _PRESSED_SECONDS:
                     why = f"no step came for {seconds:.0f} s, and requests wait for memory"
-                    self._end(sequence, SequenceClosed(sequence.number, why, _RETRY_SECONDS))
-
-    def _same_share(self, peer: Peer) -> list[Peer]:
-        return [one for one in self._peers.values() if one.share_key == peer.share_key]
-
-    def _forget(self) -> None:
-        """Forgets the peers that connected longest ago, if there are too many."""
-        spare = len(self._peers) - _REMEMBERED * self._limits.peers
-        for edge, peer in list(self._peers.items()):
-            if spare > 0 and peer.connection is None and not peer.sequences:
-                self._forgotten = sum_counts([self._forgotten, self._peers.pop(edge).counts])
-                spare -= 1
+                    self._end(sequence, SequenceClosed(sequence.number, why, RETRY_SECONDS))
 
     def _check_serving(self) -> None:
         if self.draining:
-            raise NotServing("the daemon is draining and takes no peers", retry_after=_RETRY_SECONDS)
+            raise NotServing("the daemon is draining and takes no peers", retry_after=RETRY_SECONDS)
         if self._worker.state is EngineState.FAILED:
             raise NotServing(f"the engine failed: {self._worker.error}")
         _ = self._worker.info  # raises NotServing until it is loaded
@@ -430,5 +372,5 @@ def _closing_message(sequence: int, outcome: Outcome) -> SequenceClosed:
     if outcome.reason in (FinishReason.STOP, FinishReason.LENGTH):
         return SequenceClosed(sequence)
     if outcome.reason is FinishReason.CANCELLED:
-        return SequenceClosed(sequence, "the daemon is stopping", _RETRY_SECONDS)
+        return SequenceClosed(sequence, "the daemon is stopping", RETRY_SECONDS)
     return SequenceClosed(sequence, EngineFailure(outcome.error or "decoding failed").message)
