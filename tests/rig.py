@@ -214,10 +214,10 @@ class Rig:
             row.id = local._opened = local._opened + 1
             target.open(row.id, SequenceOptions(len(row.tokens), len(row.tokens), row.request.sampling))
         target.texts.clear()
-        logits = _taken_in(target._caches, rows)
+        logits = _taken_in(target._batch.caches, rows)
         known = [target._sequences[row.id] for row in rows]
         target._running = [row.id for row in rows]
-        target._again = [[] for _ in rows]
+        target._batch.replays = [[] for _ in rows]
         for row, one in zip(rows, known, strict=True):
             one.ids += row.tokens
         starts = [0] * len(rows)

@@ -134,7 +134,7 @@ def test_a_sliding_window_speculates_to_the_end_of_a_text_of_ten_windows():
         sinks = [rig.add(request(prompt, speculative(3), max_tokens=240)) for prompt in prompts]
         while not rig.scheduler.idle:
             rig.scheduler.step()
-            windows = [layer for layer in rig.target._caches._attention if layer.window.size]
+            windows = [layer for layer in rig.target._batch.caches._attention if layer.window.size]
             held.append(sum(array.nbytes for layer in windows for array in layer.arrays()))
         assert [sink.tokens for sink in sinks] == expected
         assert [sink.done.degraded for sink in sinks] == [""] * 3

@@ -250,7 +250,7 @@ def test_failed_step_leaves_peers_sequences_their_text(llama):
     rig.scheduler.step()
     edges[0].receive()
     edges[0].send(expected[0][1:4])
-    rig.target._caches.rollback = None  # type: ignore[assignment, method-assign]
+    rig.target._batch.caches.rollback = None  # type: ignore[assignment, method-assign]
     rig.scheduler.step()
     assert [edge.finished for edge in edges] == [None, None]
     for _ in range(20):

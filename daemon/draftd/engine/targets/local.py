@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches, last, pad_rows, places_after
+from draftd.engine.cache.base import Caches, last, places_after
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
@@ -25,6 +25,7 @@ from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.step import EntryResult, PlanEntry, StepPlan, StepResult
 from draftd.engine.targets.base import SequenceOptions
 from draftd.engine.targets.choice import NOT_FINITE, StepChoice, TargetSequence
+from draftd.engine.targets.replay import ReplayingCaches
 from draftd.models.grammar import Grammars
 
 _TIDY_STEPS = 256  # MLX keeps freed buffers for reuse; they are dropped from time to time, as mlx-lm does
@@ -56,18 +57,15 @@ class LocalTarget:
         self.model, self._vocabulary, self._dice, self._grammars = model, vocabulary, dice, grammars
         self._masks = None if grammars is None else GrammarMasks(vocabulary, grammars.vocabulary)
         self._prefix_cache = prefix or PrefixCache()
-        self._tidied = 0  # steps since freed buffers were dropped
         self._begin()
 
     def _begin(self) -> None:
-        self._caches = make_caches(self.model)
-        self._store = self._prefix_cache.store(self._caches)
-        self.texts = Prefill(self._caches, self._store)  # texts that are prefilling, and the prefix store
+        caches = make_caches(self.model)
+        self._batch = ReplayingCaches(caches)  # of the running sequences
+        self.texts = Prefill(caches, self._prefix_cache.store(caches))  # prefilling texts, and the prefix store
         self._sequences: dict[int, TargetSequence] = {}
         self._running: list[int] = []
         self._resting: dict[int, _Resting] = {}
-        self._again: list[list[int]] = []  # by row: tokens that a rollback removed in excess, to be fed again
-        self._fed = 0  # width of the last forward
         self._sampling: Sampling | None = None  # of the running sequences; None after they changed
         self._submitted: deque[tuple[StepPlan, list[_Read], int]] = deque()  # with the computed width
         self._unread: mx.array | None = None  # rows × 1: the latest plain step's choices, until they are read
@@ -88,7 +86,7 @@ class LocalTarget:
         return cached
 
     def cached_prefix(self, tokens: Sequence[int]) -> int | None:
-        return self._store.known_length(tokens) if self._store.open else None
+        return self.texts.store.known_length(tokens) if self.texts.store.open else None
 
     def fork(self, sequence: int, length: int) -> None:
         self.texts.fork(sequence, length)
@@ -102,16 +100,14 @@ class LocalTarget:
         if running:
             draft = plan.draft
             parts.append(self._advance(running) if draft is None else self._verify(running, draft, plan.sampling))
-            width = max(width, self._fed)
+            width = max(width, self._batch.width)
         self._submitted.append((plan, parts, width))
 
     def results(self) -> Iterator[StepResult]:
         while self._submitted:
             plan, parts, width = self._submitted.popleft()
             entries = [entry for read in parts for entry in read()]
-            self._tidied += 1
-            if self._tidied == _TIDY_STEPS:
-                self._tidied = 0
+            if plan.step % _TIDY_STEPS == 0:
                 mx.clear_cache()
             yield StepResult(plan.step, entries, width)
 
@@ -121,14 +117,14 @@ class LocalTarget:
             return
         if sequence in self.texts:
             self.texts.keep(sequence, state.ids[:length])
-        elif last or self._caches.segmented:
-            caches, row = self._caches, 0
+        elif last or self._batch.caches.segmented:
+            caches, row = self._batch.caches, 0
             if sequence in self._resting:
                 caches = self._resting[sequence].caches
             else:
                 row = self._running.index(sequence)
             # The cache may exceed the text by tokens accepted beyond its end, or by one that was not sent.
-            self._store.keep(state.ids, caches, row, min(caches.lengths[row], len(state.ids), length))
+            self.texts.store.keep(state.ids, caches, row, min(caches.lengths[row], len(state.ids), length))
 
     def close(self, sequences: Sequence[int]) -> None:
         leaving = sorted(self._running.index(sequence) for sequence in sequences if sequence in self._running)
@@ -140,9 +136,8 @@ class LocalTarget:
         if not leaving:
             return
         places = places_after(len(self._running), leaving)
-        self._caches.select(places)
+        self._batch.select(places)
         self._running = [self._running[i] for i in places]
-        self._again = [self._again[i] for i in places]
         self._sampling = None
         if self._unread is not None:
             self._unread = self._unread[mx.array(places)] if places else None
@@ -164,13 +159,13 @@ class LocalTarget:
             rested.caches.clear()
         self._resting.clear()
         self.texts.clear()
-        self._caches.clear()
-        self._prefix_cache.give_up(self._store)
+        self._batch.caches.clear()
+        self._prefix_cache.give_up(self.texts.store)
 
     @property
     def nbytes(self) -> int:
         rested = sum(text.caches.nbytes for text in self._resting.values())
-        return self._caches.nbytes + self.texts.nbytes + rested
+        return self._batch.caches.nbytes + self.texts.nbytes + rested
 
     # used for unloading weights and for pins
 
@@ -189,15 +184,12 @@ class LocalTarget:
     @property
     def lengths(self) -> list[int]:
         """Tokens in the caches of each running sequence, in the order in which they began to run."""
-        return [length + len(again) for length, again in zip(self._caches.lengths, self._again, strict=True)]
+        return self._batch.lengths
 
     def pretend(self, lengths: Sequence[int]) -> bool:
         """Sets the running sequences' cache lengths without filling them, for calibration. Returns False if the layout
         cannot."""
-        pretends = self._caches.pretend(lengths)
-        if pretends:
-            self._again = [[] for _ in lengths]
-        return pretends
+        return self._batch.pretend(lengths)
 
     # prefill
 
@@ -254,7 +246,7 @@ class LocalTarget:
     def _join(self, sequences: list[int]) -> None:
         assert not self._plain, "sequences join between forwards"
         self._running = [*self._running, *self.texts.join(sequences)]
-        self._again = [*self._again, *([] for _ in sequences)]
+        self._batch.append(len(sequences))
         self._sampling = None
 
     def _rest(self, sequences: Sequence[int]) -> None:
@@ -262,16 +254,15 @@ class LocalTarget:
         assert not self._plain, "sequences rest between forwards"
         for sequence in sequences:
             row = self._running.index(sequence)
-            self._resting[sequence] = _Resting(self._caches.split([row], rest=True), self._again[row])
-            del self._running[row], self._again[row]
+            self._resting[sequence] = _Resting(*self._batch.split(row))
+            del self._running[row]
 
     def _resume(self, sequences: Sequence[int]) -> None:
         assert not self._plain, "sequences resume between forwards"
         for sequence in sequences:
             caches, again = self._resting.pop(sequence)
-            self._caches.join(caches)
+            self._batch.join(caches, again)
             self._running.append(sequence)
-            self._again.append(again)
 
     # decoding
 
@@ -282,7 +273,7 @@ class LocalTarget:
         tokens = self._unread
         if tokens is None:
             tokens = mx.array([[state.ids[-1]] for state in states], dtype=mx.uint32)
-        logits, starts = self._forward(tokens, [1] * len(states)), self._starts(entries)
+        logits, starts = self._batch.forward(tokens, [1] * len(states)), self._starts(entries)
         choice = StepChoice(states, self._own_sampling(states), starts, self._masks, logits, unread=self._unread)
         chosen = choice.tokens()
         self._unread, self._plain = chosen, self._plain + 1
@@ -303,10 +294,10 @@ class LocalTarget:
     def _begin_again(self) -> None:
         """Repeats the running forward, which began with a token that its grammar forbids."""
         plan, _, _ = self._submitted.popleft()
-        self._roll_back([length - 1 for length in self.lengths])
+        self._roll_back(self._running, [length - 1 for length in self.lengths])
         self._unread, self._plain = None, self._plain - 1
         read = self._advance(list(plan.entries))
-        self._submitted.appendleft((plan, [read], self._fed))
+        self._submitted.appendleft((plan, [read], self._batch.width))
 
     def _verify(self, entries: list[PlanEntry], draft: Draft, sampling: Sampling | None) -> _Read:
         """Runs one forward over each entry's last token and its draft."""
@@ -319,7 +310,7 @@ class LocalTarget:
         sampling = sampling or self._own_sampling(states)
         depths, before = [entry.drafted for entry in entries], self.lengths
         last = mx.array([[state.ids[-1]] for state in states], dtype=mx.uint32)
-        logits = self._forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
+        logits = self._batch.forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
         choice = StepChoice(
             states, sampling, self._starts(entries), self._masks, logits, drafts=drafts, depths=depths
         )  # fmt: skip
@@ -333,44 +324,18 @@ class LocalTarget:
         states = [self._sequences[sequence] for sequence in order]
         for state, (tokens, following) in zip(states, accepted, strict=True):
             state.ids += [*tokens, following]
-        self._roll_back([length + 1 + len(tokens) for length, (tokens, _) in zip(before, accepted, strict=True)])
+        self._roll_back(order, [length + 1 + len(tokens) for length, (tokens, _) in zip(before, accepted, strict=True)])
         return [
             EntryResult(
                 sequence, *outcome, len(again), logprobs[: len(outcome[0]) + 1], choice.error(row, len(outcome[0]))
             )
             for row, (sequence, outcome, again, logprobs) in enumerate(
-                zip(order, accepted, self._again, choice.read_logprobs(), strict=True)
+                zip(order, accepted, self._batch.replays, choice.read_logprobs(), strict=True)
             )
         ]
 
-    def _roll_back(self, lengths: list[int]) -> None:
-        """Rolls back to these lengths. What a layer rolled back beyond them is fed again in front of the next block,
-        which costs width but no forward. If a token of that block is rejected, that and more is rolled back again,
-        until the sequence has a step without a draft."""
-        reached = self._caches.rollback(lengths)
-        if reached != lengths:
-            texts = [self._sequences[sequence].ids for sequence in self._running]
-            self._again = [text[start:end] for text, start, end in zip(texts, reached, lengths, strict=True)]
-
-    def _forward(self, tokens: mx.array, widths: list[int]) -> mx.array:
-        """Returns the logits of `tokens`, rows × width; each row's first `widths` tokens are real."""
-        again, width = self._again, tokens.shape[1]
-        self._fed = width
-        if not any(again):
-            return self._caches.forward(tokens, widths)
-        self._again = [[] for _ in again]
-        more = mx.array([[len(replay)] for replay in again])
-        most, self._fed = (
-            max(map(len, again)),
-            max(len(replay) + real for replay, real in zip(again, widths, strict=True)),
-        )
-        place = mx.arange(self._fed)[None]
-        source = mx.where(place < more, place, mx.minimum(place - more, width - 1) + most)
-        fed = mx.take_along_axis(mx.concatenate([pad_rows(again), tokens.astype(mx.uint32)], axis=1), source, axis=1)
-        read = [[min(len(replay) + n, self._fed - 1) for n in range(width)] for replay in again]
-        return self._caches.forward(
-            fed, [len(replay) + real for replay, real in zip(again, widths, strict=True)], at=read
-        )
+    def _roll_back(self, sequences: Sequence[int], lengths: list[int]) -> None:
+        self._batch.roll_back(lengths, [self._sequences[sequence].ids for sequence in sequences])
 
     def _rows(self, entries: list[PlanEntry]) -> list[int] | None:
         """Sorts the entries into row order. Returns each row's former place, or None if the order was right."""
@@ -390,7 +355,7 @@ class LocalTarget:
         resumed = [sequence for sequence in sequences if sequence in self._resting]
         joining = [sequence for sequence in sequences if sequence in self.texts]
         if leaving or resumed:
-            self._running, self._again, self._sampling = list(self._running), list(self._again), None
+            self._running, self._sampling = list(self._running), None
             self._rest([sequence for sequence in self._running if sequence in leaving])
             self._resume(resumed)
         if joining:
