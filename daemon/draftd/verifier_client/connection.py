@@ -72,8 +72,18 @@ class VerifierConnection:
         self._welcome: Future[pb.Welcome] = Future()
         self._call: Any = None
         self._closing = threading.Lock()
-        self.why: LinkError | None = None  # why the connection is over; None while it is not
+        self._end_reason: LinkError | None = None  # None while the connection is not over
         self._thread = threading.Thread(target=self._read, name="draftd-link-read", daemon=True)
+
+    @property
+    def over(self) -> bool:
+        return self._end_reason is not None
+
+    @property
+    def why(self) -> LinkError:
+        """Why the connection is over."""
+        assert self._end_reason is not None
+        return self._end_reason
 
     def greet(self, edge: str, tokenizer: Tokenizer | None, differences: dict[str, str]) -> RemoteModel:
         """Connects as `edge`; returns what the verifier serves. `tokenizer`: this daemon's; None: it is not compared
@@ -139,7 +149,7 @@ class VerifierConnection:
     def send(self, request: pb.VerifyRequest) -> None:
         """Sends `request`, in order. Drops it if the connection is over. Ends the connection if too many requests
         wait."""
-        if self.why is not None:
+        if self.over:
             return
         try:
             self._out.put_nowait(request)
@@ -149,9 +159,9 @@ class VerifierConnection:
     def end(self, why: LinkError) -> None:
         """Ends the connection at once: no more messages are taken."""
         with self._closing:
-            if self.why is not None:
+            if self.over:
                 return
-            self.why = why
+            self._end_reason = why
         if not self._welcome.done():
             with contextlib.suppress(Exception):
                 self._welcome.set_exception(why)
@@ -177,7 +187,7 @@ class VerifierConnection:
         why = LinkError(LinkFailure.CONNECTION_LOST, "the verifier ended the stream")
         try:
             for response in self._call:
-                if self.why is not None:
+                if self.over:
                     return
                 self._traffic.received += response.ByteSize() + _FRAME_BYTES
                 if self._welcome.done():
@@ -187,7 +197,7 @@ class VerifierConnection:
                 else:
                     raise LinkError(LinkFailure.BROKEN_RULE, "the verifier did not greet first")
         except grpc.RpcError as error:
-            if self.why is None:
+            if not self.over:
                 why = failure_of(error, self._settings, greeted=self._welcome.done())
         except LinkError as error:
             why = error
@@ -262,6 +272,5 @@ def _round_trip(
         why = f"no answer to a ping within {settings.connect_seconds:g} s"
         raise LinkError(LinkFailure.NO_ANSWER, why, "look at the load and the log of the verifier") from None
     if received_at is None:
-        assert connection.why is not None
         raise connection.why
     return received_at - began
