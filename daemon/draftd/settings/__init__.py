@@ -1,4 +1,4 @@
-"""What can be set: one class a section, each setting declared once with its bounds, default and description.
+"""The settings: one class for each section, each setting declared once with its bounds, default and description.
 
 `load_settings` fills them. Error messages and docs/configuration.md are made from the same declarations.
 """

@@ -1,4 +1,4 @@
-"""Checks the certificates that settings name: whether peers will take them, and when they expire."""
+"""Checks the certificates named in the settings: whether peers will accept them, and when they expire."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from draftd.settings.remote import RemoteSettings
 from draftd.settings.serving import ServerSettings
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_SMALLEST_RSA_BITS = 2048  # OpenSSL refuses less
+_SMALLEST_RSA_BITS = 2048  # OpenSSL refuses smaller ones
 _CURVES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
 _SOON_SECONDS = 30 * 86400.0
-_LAST_PART = 1 / 3  # of its life: one that lives shorter than three months is renewed later than 30 days before
+_LAST_PART = (
+    1 / 3
+)  # of its life: certificates of less than three months are renewed later than 30 days before their end
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-# What was seen to work. gRPC's BoringSSL also binds to a port with P-521 and Ed25519, and then fails every handshake.
+# Tested to work. gRPC's BoringSSL also accepts P-521 and Ed25519 when it binds a port, and then fails every handshake.
 _GRPC_KEYS = ("RSA", "ECDSA P-256", "ECDSA P-384")
 _OPENSSL_KEYS = (*_GRPC_KEYS, "ECDSA P-521", "Ed25519")
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateFile:
-    """A setting that names a file with certificates: authorities, or with `key` a chain of the daemon's own.
-
-    `host`: the address that a server listens on; None where it is no server's. `keys`: kinds of private key that work.
-    """
+    """A setting that names a file of certificates: authorities, or, with `key`, the daemon's own chain. `host`: the
+    address that a server listens on; None for no server. `keys`: kinds of private keys that work."""
 
     setting: str
     path: Path
@@ -56,7 +56,7 @@ class CertificateFile:
 
 @dataclass(frozen=True, slots=True)
 class CertificateWarning:
-    """What keeps some from connecting, now or soon, and what to do."""
+    """A warning that some peers cannot connect, now or soon, and the remedy."""
 
     text: str
     mend: str
@@ -64,11 +64,8 @@ class CertificateWarning:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """What a file holds, which was found to be in order. `pem` and `key_pem` are the files as they were read.
-
-    `expires`: Unix time from which they are of no use: a chain with its first certificate that expires, authorities
-    with the last.
-    """
+    """A file's valid certificates. `pem` and `key_pem`: the files as read. `expires`: Unix time from which they are
+    useless: a chain with the first certificate that expires, authorities with the last."""
 
     file: CertificateFile
     pem: bytes
@@ -88,7 +85,7 @@ class Certificates:
 
 
 def certificate_files(settings: Settings) -> tuple[CertificateFile, ...]:
-    """All that the daemon shows or trusts."""
+    """Returns all certificate files that the daemon shows or trusts."""
     return (
         *server_certificates(settings.server),
         *webhook_certificates(settings.webhook),
@@ -116,14 +113,14 @@ def remote_certificates(remote: RemoteSettings) -> Iterator[CertificateFile]:
 
 
 def load_certificates(files: Sequence[CertificateFile], now: float | None = None) -> dict[str, Certificates]:
-    """By setting. Raises ConfigError for a file that cannot be used: it is no certificate, its key is of a kind that
-    does not work or another certificate's, or it is not valid `now`."""
+    """Returns certificates by setting. Raises ConfigError for an unusable file: not a certificate, a key of an
+    unsupported kind or of another certificate, or not valid `now`."""
     at = time.time() if now is None else now
     return {file.setting: load_certificate(file, at) for file in files}
 
 
 def load_certificate(file: CertificateFile, now: float) -> Certificates:
-    """As `load_certificates`."""
+    """Returns one file's certificates; see `load_certificates`."""
     pem = _read(file.setting, file.path)
     try:
         chain = tuple(x509.load_pem_x509_certificates(pem))
@@ -143,13 +140,13 @@ def load_certificate(file: CertificateFile, now: float) -> Certificates:
 
 
 def server_context(own: Certificates, authority: Certificates | None = None) -> ssl.SSLContext:
-    """For a server over OpenSSL; with `authority` its clients must have certificates of that. Raises ConfigError for
-    what OpenSSL refuses."""
+    """Returns the TLS context for a server with OpenSSL; with `authority`, clients need certificates of that. Raises
+    ConfigError if OpenSSL refuses a file."""
     assert own.file.key is not None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     file = own.file
     try:
-        context.load_cert_chain(file.path, file.key, password=lambda: b"")  # or it would ask on the terminal
+        context.load_cert_chain(file.path, file.key, password=lambda: b"")  # otherwise it would ask on the terminal
         if authority is not None:
             file = authority.file
             context.load_verify_locations(file.path)
@@ -160,7 +157,7 @@ def server_context(own: Certificates, authority: Certificates | None = None) -> 
 
 
 def in_local_time(at: float) -> str:
-    """2026-11-23 06:15+01:00."""
+    """Returns a time such as 2026-11-23 06:15+01:00."""
     return datetime.fromtimestamp(at).astimezone().isoformat(" ", "minutes")
 
 
@@ -180,7 +177,7 @@ def _check_key(file: CertificateFile, key_pem: bytes, chain: Sequence[x509.Certi
         key = load_pem_private_key(key_pem, None)
     except TypeError:
         raise ConfigError(file.key_setting, path, "a private key without a passphrase") from None
-    except Exception:  # ValueError, UnsupportedAlgorithm, and what OpenSSL finds
+    except Exception:  # ValueError, UnsupportedAlgorithm, and OpenSSL's errors
         raise ConfigError(file.key_setting, path, "a PEM file with a PRIVATE KEY") from None
     owners = [number for number, certificate in enumerate(chain, 1) if certificate.public_key() == key.public_key()]
     if not owners:
@@ -243,7 +240,7 @@ def _server_warnings(host: str, own: x509.Certificate) -> Iterator[CertificateWa
 
 
 def _names(certificate: x509.Certificate) -> list[str]:
-    """Its subjectAltNames: host names and addresses."""
+    """Returns the subjectAltNames: host names and addresses."""
     try:
         alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
@@ -268,7 +265,7 @@ def _any_address(host: str) -> bool:
 
 
 def key_that_grpc_refuses(certificate: bytes) -> str:
-    """The kind of key of a certificate (DER) with which no handshake of gRPC succeeds; empty for others."""
+    """Returns the kind of key of a certificate (DER) if gRPC's handshakes fail with it; empty for others."""
     kind = _kind(x509.load_der_x509_certificate(certificate).public_key())
     return "" if kind.startswith(_GRPC_KEYS) else kind
 

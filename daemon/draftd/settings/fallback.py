@@ -1,4 +1,5 @@
-"""When the daemon steps down and back up, which alerts may tell it to, and where transitions are marked."""
+"""Settings of the fallback: when the daemon steps down and up, which alerts it obeys, and where transitions are
+marked."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from draftd.settings.kinds import (
     check_token_is_private,
 )
 
-TIMESTAMP_HEADER = "X-Grafana-Alerting-Timestamp"  # as draftd sets Grafana's contact point up
+TIMESTAMP_HEADER = "X-Grafana-Alerting-Timestamp"  # as set in draftd's contact point for Grafana
 
 
 class FallbackSettings(Section):
@@ -72,7 +73,7 @@ class FallbackSettings(Section):
 
 
 class WebhookSettings(Section):
-    """Where Grafana and Alertmanager send alerts to the daemon. It listens once a token or a secret is set."""
+    """The webhook for alerts from Grafana and Alertmanager. It listens once a token or a secret is set."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
     """Address to listen on; `localhost` is 127.0.0.1 and ::1. Beyond loopback needs TLS."""

@@ -1,4 +1,4 @@
-"""What sections are made of: their base, the kinds of values, and rules that more than one section has."""
+"""The base of all sections, kinds of values, and rules that several sections share."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _SHORTEST = 16  # characters of a credential
 
 
 class Section(BaseModel):
-    """A table of the TOML file. What a setting is for stands below it."""
+    """A table of the TOML file. Each setting's description follows its declaration."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @field_validator("*", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: Any, info: ValidationInfo) -> Any:
-        """An empty variable or flag unsets what may be unset. Elsewhere it is a value, and wrong."""
+        """Makes an empty variable or flag unset an optional setting. For others it is an invalid value."""
         assert info.field_name is not None
         return None if value == "" and cls.model_fields[info.field_name].default is None else value
 
 
 def state_dir(environ: Mapping[str, str]) -> Path:
-    """Where draftd keeps what it writes, for this user and platform."""
+    """Returns the folder in which draftd keeps its files, for this user and platform."""
     base = environ.get("XDG_STATE_HOME", "")
     if base.startswith("/"):
         return Path(base) / "draftd"
@@ -62,10 +62,8 @@ def is_loopback(host: str) -> bool:
 
 
 def check_listener(name: str, host: str, cert: Path | None, key: Path | None, **needed: object) -> None:
-    """Rules for whatever listens, of the section `name`. `needed` is what must be set beyond loopback, besides the two.
-
-    Raises ConfigError for half of a key pair, and for an address beyond loopback without what is needed there.
-    """
+    """Checks the listener of section `name`. `needed`: settings required beyond loopback, besides certificate and key.
+    Raises ConfigError for half of a key pair, or if something required is missing."""
     if (cert is None) != (key is None):
         missing = "tls_key" if key is None else "tls_cert"
         raise ConfigError(f"{name}.{missing}", None, f"{name}.tls_cert and {name}.tls_key together")
@@ -75,7 +73,7 @@ def check_listener(name: str, host: str, cert: Path | None, key: Path | None, **
 
 
 def check_token_is_private(name: str, url: str | None, token: SecretStr | None, token_name: str) -> None:
-    """A token that is sent unencrypted could be read on the way. Raises ConfigError."""
+    """Raises ConfigError if a token would be sent unencrypted."""
     if token is None or url is None:
         return
     parts = urlsplit(url)
@@ -92,7 +90,7 @@ def _token(value: SecretStr) -> SecretStr:
 
 def _credential(value: SecretStr) -> SecretStr:
     words = value.get_secret_value().split(" ")
-    if len(words) > 2 or any(len(word) < _SHORTEST for word in words):  # shorter ones could be guessed
+    if len(words) > 2 or any(len(word) < _SHORTEST for word in words):  # shorter secrets could be guessed
         raise ValueError("too short, or too many")
     for word in words:
         _token(SecretStr(word))
@@ -100,7 +98,7 @@ def _credential(value: SecretStr) -> SecretStr:
 
 
 def secrets_of(credential: SecretStr | None) -> tuple[bytes, ...]:
-    """Those that are valid; none where none is set."""
+    """Returns the valid secrets; none if unset."""
     return () if credential is None else tuple(credential.get_secret_value().encode().split())
 
 
@@ -118,12 +116,12 @@ def _home(value: object) -> object:
 
 
 def _split_list(value: object) -> object:
-    """`4, 3, 2` as variables and flags spell a list; empty is none."""
+    """Splits a list as written in variables and flags, `4, 3, 2`; empty is no element."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 def _allowed(text: str) -> Any:
-    """What error messages and the documentation say is allowed, where the type alone does not tell."""
+    """Marks a type with the description of allowed values for error messages and documentation."""
     return Field(json_schema_extra={"allowed": text})
 
 
@@ -132,7 +130,7 @@ ExistingFile = Annotated[FilePath, BeforeValidator(_home)]
 HomePath = Annotated[Path, BeforeValidator(_home)]
 ModelName = Annotated[str, BeforeValidator(_home), _allowed("a folder or a hub id")]
 Token = Annotated[SecretStr, AfterValidator(_token), _allowed("printable ASCII without spaces")]
-#: What others prove themselves with to this daemon: two of them, with a space between, while senders change over.
+#: Secrets of senders to this daemon: two, separated by a space, while senders change over.
 Credential = Annotated[
     SecretStr,
     AfterValidator(_credential),
@@ -152,7 +150,7 @@ BlockLengths = Annotated[
 Drafters = Annotated[
     tuple[DrafterName, ...], BeforeValidator(_split_list), _allowed("names of drafters, with commas between them")
 ]
-#: 0 picks one.
+#: 0: any free port.
 HttpPort = Annotated[
     Annotated[int, Ge(0), Le(65535)] | Literal["off"], _allowed("a whole number from 0 to 65535, or off")
 ]

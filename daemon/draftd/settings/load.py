@@ -1,6 +1,7 @@
 """Fills the settings: flags over DRAFTD_* variables over a TOML file over defaults.
 
-An unknown name is an error, never ignored: a misspelt limit that silently stays at its default is found in production.
+An unknown name is an error: otherwise a misspelt limit that silently keeps its default would be found only in
+production.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from draftd.settings.serving import EngineSettings, FlagSettings, ModelSettings,
 ENV_PREFIX = "DRAFTD_"
 _ENVIRONMENT = "the environment"
 UNSET = "unset"
-#: Variables of the commands themselves, and of the pipeline around the daemon, which are not settings of the daemon.
+#: Variables of the commands, and of the pipeline around the daemon: not settings of the daemon.
 COMMAND_VARIABLES = {
     "DRAFTD_CONFIG": "The TOML file of `draftd serve` and `draftd doctor`.",
     "DRAFTD_TARGET": "The daemon's host:port, for commands that talk to one.",
@@ -51,7 +52,7 @@ COMMAND_VARIABLES = {
 
 
 class Settings(Section):
-    """All of it. Construction alone reads no file and no variable."""
+    """All settings. Construction itself reads no file or variable."""
 
     model: ModelSettings = Field(default_factory=ModelSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
@@ -71,7 +72,7 @@ class Settings(Section):
 
 @dataclass(frozen=True, slots=True)
 class SettingDoc:
-    """One setting as a person needs it: dotted name, variable, default, what is allowed, what it does."""
+    """One setting for people: dotted name, variable, default, allowed values, description."""
 
     name: str
     variable: str
@@ -82,7 +83,7 @@ class SettingDoc:
 
 
 def describe_settings() -> Iterator[SettingDoc]:
-    """Every setting there is, in order."""
+    """Yields every setting, in order."""
     schema = Settings.model_json_schema()
     for section, table in schema["properties"].items():
         for key, shape in _definition(schema, table)["properties"].items():
@@ -104,7 +105,7 @@ def _definition(schema: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[s
 
 
 def shown(value: object) -> str:
-    """As people write it."""
+    """Returns a value as people write it."""
     if value is None:
         return UNSET
     if isinstance(value, (list, tuple)):
@@ -115,7 +116,7 @@ def shown(value: object) -> str:
 
 
 def _allowed(value: Mapping[str, Any]) -> str:
-    """In words, from the JSON schema of one value."""
+    """Describes the allowed values, from one value's JSON schema."""
     if "allowed" in value:
         return str(value["allowed"])
     if "enum" in value:
@@ -129,11 +130,8 @@ def _allowed(value: Mapping[str, Any]) -> str:
 
 
 def load_settings(file: Path | None, overrides: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
-    """Settings from `overrides` (dotted names; None means not given), `environ`, `file` and defaults.
-
-    The first of these that has a value wins. Raises ConfigError, which names the setting, where the value
-    came from, and what is allowed.
-    """
+    """Returns the settings from `overrides` (dotted names; None: not given), `environ`, `file` and defaults, in this
+    order of precedence. Raises ConfigError, which names the setting, the value's source, and what is allowed."""
     names = _names()
     variables = {variable_of(name): name for name in names}
     _refuse_unknown(overrides, names)
@@ -162,7 +160,7 @@ def _names() -> list[str]:
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a setting."""
+    """Returns the environment variable of a setting."""
     return ENV_PREFIX + name.replace(".", "__").upper()
 
 
@@ -190,7 +188,7 @@ def _said_in(file: Path | None, names: Collection[str]) -> dict[str, Any]:
 
 
 def _captures(environ: Mapping[str, str]) -> dict[str, Any]:
-    # The convention's newer values name where the content goes; only spans are a place that draftd writes to.
+    # The convention's newer values name the target of content; draftd writes content only to spans.
     wanted = environ.get(CAPTURE_CONTENT_VARIABLE)
     taken = ("true", "1", "span_only", "span_and_event")
     return {} if wanted is None else {"telemetry.capture_content": wanted.strip().lower() in taken}
@@ -201,7 +199,7 @@ def _explained(error: ErrorDetails, sources: Mapping[str, Mapping[str, object]])
     source, value = next((label, values[name]) for label, values in sources.items() if name in values)
     doc = next(doc for doc in describe_settings() if doc.name == name)
     if isinstance(value, str) and "@" in value:
-        value = "…@" + value.rpartition("@")[2]  # what precedes it may be a password
+        value = "…@" + value.rpartition("@")[2]  # the part before it may be a password
     place = doc.variable if source == _ENVIRONMENT else source
     return ConfigError(f"{name} (from {place})" if place else name, "***" if doc.secret else value, doc.allowed)
 
@@ -213,8 +211,8 @@ def _refuse_unknown(names: Iterable[str], allowed: Collection[str], place: str =
 
 
 def _meant(name: str, allowed: Collection[str]) -> str:
-    """What may have been meant by a name that is not known: a setting that is called so in another section, the name
-    that is written most alike, or else those that there are."""
+    """Suggests the setting that an unknown name may have meant: the same name in another section, the most similar one,
+    or else all names."""
     section, _, key = _dotted_name(name).rpartition(".")
     same = [candidate for candidate in allowed if _dotted_name(candidate).rpartition(".")[2] == key]
     if same and section:
@@ -239,7 +237,7 @@ def _meant(name: str, allowed: Collection[str]) -> str:
 
 
 def _meant_at_the_top(name: str, names: Collection[str]) -> str:
-    """What may have been meant by a name that stands in no table of the file: a setting, or a table."""
+    """Suggests what a name outside all tables of the file may have meant: a setting, or a table."""
     keys = [candidate for candidate in names if candidate.rpartition(".")[2] == name.partition(".")[0].lower()]
     if keys:
         return f"did you mean {keys[0]}: the key {name} below [{keys[0].partition('.')[0]}]?"
@@ -247,5 +245,5 @@ def _meant_at_the_top(name: str, names: Collection[str]) -> str:
 
 
 def _dotted_name(name: str) -> str:
-    """A setting's name from the name of its variable; other names as they are."""
+    """Returns a setting's name from its variable; other names unchanged."""
     return name.removeprefix(ENV_PREFIX).lower().replace("__", ".") if name.startswith(ENV_PREFIX) else name

@@ -1,4 +1,4 @@
-"""How the machine is watched and what it costs, and what the daemon exports and logs."""
+"""Settings of the machine: its monitoring and its cost, telemetry and the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CAPTURE_CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
 class TelemetrySettings(Section):
-    """What OTEL_* variables do not cover: those work as in any OpenTelemetry program."""
+    """Telemetry beyond the OTEL_* variables, which work as in any OpenTelemetry program."""
 
     shutdown_seconds: Seconds = 5.0
     """How long the last export may take at shutdown."""
@@ -32,8 +32,8 @@ class HardwareSettings(Section):
 
 
 class CostSettings(Section):
-    """What the machine costs: by the hour, by its power, or both; and what the remote daemon costs. Reports use it, and
-    so does the choice between the two."""
+    """The cost of the machine, by the hour, by its power, or both; and of the remote daemon. Used by reports, and by
+    the choice between the two."""
 
     currency: str = Field(default="$", min_length=1, max_length=8)
     """Currency of the prices: a sign or a code."""
@@ -60,7 +60,7 @@ class CostSettings(Section):
 
 
 class LogSettings(Section):
-    """What is logged, and where."""
+    """The log: its level and destination."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest severity that is logged."""

@@ -1,4 +1,4 @@
-"""Two daemons, one answer: verifying for others, and having another verify."""
+"""Settings of remote decoding: verifying for other daemons, and having another daemon verify."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from draftd.settings.kinds import ExistingFile, Names, Seconds, Section, Token, 
 
 
 class VerifySettings(Section):
-    """What this daemon does for others: their drafts, its target."""
+    """Verification for other daemons: their drafts, this daemon's target."""
 
     enabled: bool = False
     """Verify what other daemons draft, on the port of the gRPC server, with its token and certificate."""
@@ -84,6 +84,6 @@ class RemoteSettings(Section):
 
     @property
     def encrypted(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether the connection uses TLS."""
         host = (self.target or "").rpartition(":")[0]
         return self.tls or self.tls_ca is not None or self.tls_cert is not None or not is_loopback(host)

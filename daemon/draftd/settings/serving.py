@@ -1,4 +1,4 @@
-"""What is served, where the daemon listens, how much the engine takes on, and where the feature flag lives."""
+"""Settings of the model, the server, the engine and the feature flag."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HTTP_PORT = 8080
 
 
 class ModelSettings(Section):
-    """What is served."""
+    """The served model."""
 
     path: ModelName | None = None
     """Model to serve: a folder or a hub id. Unset: the embedded nano pair."""
@@ -60,7 +60,7 @@ class ModelSettings(Section):
 
 
 class ServerSettings(Section):
-    """Where and how the daemon listens."""
+    """The daemon's listeners."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
     """Address to listen on; `localhost` is 127.0.0.1 and ::1. Beyond loopback needs TLS and a token."""
@@ -99,7 +99,7 @@ class ServerSettings(Section):
 
     @property
     def http(self) -> int | None:
-        """The port to listen on for HTTP; None where it is not served. It may be taken where `http_port` is unset."""
+        """The port for HTTP; None if HTTP is off. With `http_port` unset, the port may be taken by another program."""
         if self.http_port is None:
             return HTTP_PORT if self.port and is_loopback(self.host) else None
         return None if self.http_port == "off" else self.http_port
@@ -157,13 +157,14 @@ class EngineSettings(Section):
     fewer. Memory for them is reserved: with fewer, more requests run together."""
 
     def limits(self, **overrides: Any) -> Limits:
-        """The engine's own limits, which have the same names. `overrides`: what it asks the machine while it runs."""
+        """Returns the engine's limits, which have the same names. `overrides`: limits that depend on the machine at run
+        time."""
         named = {field.name for field in fields(Limits)}
         return Limits(**{name: value for name, value in self if name in named}, **overrides)
 
 
 class FlagSettings(Section):
-    """Where the feature flags `speculative-decoding` and `decoding-strategy` live."""
+    """The provider of the feature flags `speculative-decoding` and `decoding-strategy`."""
 
     provider: Literal["file", "flagd"] = "file"
     """A file in flagd's format, or a flagd server."""

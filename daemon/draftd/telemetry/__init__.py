@@ -1,4 +1,4 @@
-"""Telemetry: spans, metrics and log events, all named in one catalog, none able to hurt a request.
+"""Telemetry: spans, metrics and log events, all defined in one catalog, none able to harm a request.
 
-`catalog` is the data; `setup.Telemetry` is what the daemon holds. Nothing here sets a global provider.
+`catalog` is the data; `setup.Telemetry` is the object that the daemon uses. Nothing here sets a global provider.
 """

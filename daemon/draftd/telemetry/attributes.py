@@ -1,6 +1,6 @@
-"""What the catalog is made of: metrics, spans, log events, and every attribute that one of them has.
+"""The types of the catalog (metrics, spans, log events), and all attributes.
 
-Names from the OpenTelemetry conventions are used as they stand; what those do not cover lives under `draftd.`.
+Names from the OpenTelemetry conventions are used unchanged; names for anything else begin with `draftd.`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ from draftd.group import GroupState, Loss
 from draftd.strategies import QualityClass, RemoteLevel, Strategy, Verifier
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # there is one of each: compared by identity, which is fast
+@dataclass(frozen=True, slots=True, eq=False)  # one object each: compared by identity, which is fast
 class Attribute:
-    """One attribute: its name, its type in OpenTelemetry's words, what it says.
+    """One attribute: its name, its type in OpenTelemetry's terms, its meaning.
 
-    A text of draftd's own has `values`, where those are all there are, or else `examples` of them, here or
-    in backticks in the brief. `condition` says when a
-    metric or an event has the attribute, where it has not always.
-    """
+    A text attribute of draftd's own has `values` if these are all there are, otherwise `examples`, here or in backticks
+    in the brief. `condition`: when a metric or an event has the attribute, if not always."""
 
     type: str
     name: str
@@ -42,23 +40,23 @@ class Attribute:
 
 
 class InstrumentKind(enum.StrEnum):
-    """Kinds of instrument. The observable ones are read when metrics are collected."""
+    """Kinds of instruments. The observable ones are read when metrics are collected."""
 
     COUNTER = "counter"
     OBSERVABLE_COUNTER = "observable counter"
     GAUGE = "observable gauge"
-    UP_DOWN_COUNTER = "observable up-down counter"  # a gauge whose series may be added up
+    UP_DOWN_COUNTER = "observable up-down counter"  # a gauge whose series may be summed
     HISTOGRAM = "histogram"
 
 
-# How the collector spells units in Prometheus: https://github.com/prometheus/otlptranslator
+# The collector's spelling of units in Prometheus: https://github.com/prometheus/otlptranslator
 _SUFFIXES = {"s": "_seconds", "By": "_bytes", "Cel": "_celsius", "W": "_watts", "rpm": "_rpm"}
 _SPELT_OUT = {"s": " (seconds)", "By": " (bytes)"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """One metric. `buckets` are a histogram's upper bounds, in its unit."""
+    """One metric. `buckets`: a histogram's upper bounds, in its unit."""
 
     name: str
     kind: InstrumentKind
@@ -78,12 +76,13 @@ class Metric:
         return name + suffix + total
 
     def on_span(self, type: str = "int") -> Attribute:
-        """The same of one request alone, on its span."""
+        """Returns the attribute for the same figure of one request, on its span."""
         return Attribute(type, self.name, self.brief + _SPELT_OUT.get(self.unit, ""))
 
 
 def metrics_of(kind: InstrumentKind, *shared: Attribute) -> Callable[..., Metric]:
-    """Makes metrics of one kind: name, unit, what they count, and their attributes besides the shared ones."""
+    """Returns a function that makes metrics of one kind from name, unit, meaning, and attributes besides the shared
+    ones."""
 
     def make(name: str, unit: str, brief: str, *attributes: Attribute) -> Metric:
         return Metric(name, kind, unit, brief, (*shared, *attributes))
@@ -247,7 +246,7 @@ DEGRADED = _string(
     examples=("the draft failed: out of memory",),
 )
 
-# The counts, on the inference span; the rest of them are the metrics' own (`Metric.on_span`).
+# The counts on the inference span; more are made from metrics (`Metric.on_span`).
 STEPS = _int("draftd.steps", "Decode steps of any depth")
 ACCEPTANCE = _double("draftd.spec_decode.acceptance", "accepted / drafted; absent where nothing was drafted")
 MEAN_ACCEPTED = _double(
@@ -284,7 +283,7 @@ CERTIFICATE = _string(
     examples=("server.tls_cert", "server.tls_client_ca", "webhook.tls_cert", "remote.tls_ca", "remote.tls_cert"),
 )
 
-# Who serves.
+# The server.
 SERVER_ADDRESS = _string(
     "server.address",
     "The host that the daemon listens on, as it is set; on the SDK's own metrics that of the collector",
@@ -295,7 +294,7 @@ SERVER_PORT = _int("server.port", "The port that the daemon listens on; on the S
 COMPONENT_TYPE = _string("otel.component.type", "The part of the SDK, such as `batching_span_processor`")
 COMPONENT_NAME = _string("otel.component.name", "That part with its number, such as `batching_span_processor/0`")
 
-# What changed.
+# Transitions.
 TRANSITION_SUBJECT = _string(
     "draftd.transition.subject",
     "`flag`, `level`, `remote` (what the fallback allows of it) or `link` (to it)",

@@ -1,6 +1,6 @@
 """The catalog: every metric, span and log event that draftd emits, as data.
 
-Instruments are made from it, `docs/telemetry.md` is written from it, and dashboards read their names here.
+Instruments and `docs/telemetry.md` are made from it, and dashboards take their names from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GAP = (
 
 _counter, _observed = metrics_of(InstrumentKind.COUNTER), metrics_of(InstrumentKind.OBSERVABLE_COUNTER)
 _gauge, _up_down = metrics_of(InstrumentKind.GAUGE), metrics_of(InstrumentKind.UP_DOWN_COUNTER)
-_sum = metrics_of(InstrumentKind.OBSERVABLE_COUNTER, *LABELS)  # what requests add up to
+_sum = metrics_of(InstrumentKind.OBSERVABLE_COUNTER, *LABELS)  # sums over requests
 _model_counter, _model_sum = (
     metrics_of(InstrumentKind.COUNTER, a.MODEL),
     metrics_of(InstrumentKind.OBSERVABLE_COUNTER, a.MODEL),
@@ -42,7 +42,7 @@ def _histogram(name: str, brief: str, buckets: tuple[float, ...], *attributes: A
     return Metric(name, InstrumentKind.HISTOGRAM, "s", brief, attributes, buckets)
 
 
-# Requests, and what speculation does for them.
+# Requests and speculation.
 REQUEST_DURATION = _histogram(
     "gen_ai.server.request.duration",
     "From a request's arrival until its end; `error.type` tells failures apart",
@@ -242,7 +242,7 @@ PREFIX_UNFIT = _model_sum(
     "the rest again",
 )
 
-# The machine: memory, paging, heat, power. OpenTelemetry's names where it has them.
+# The machine: memory, paging, heat, power. OpenTelemetry's names if there are any.
 MEMORY_HEADROOM = _gauge(
     "draftd.memory.headroom",
     "By",
@@ -346,7 +346,7 @@ STATE_SAVE_ERRORS = _observed(
     "save that fails is tried again: the ladder's within seconds, what was learnt within a minute",
     a.STATE_FILE,
 )
-# Not the conventions' `process.uptime`: another program's would be taken for a daemon's.
+# Not the conventions' `process.uptime`: another program's could be mistaken for a daemon's.
 UPTIME = _gauge("draftd.uptime", "s", "Time since the daemon began, sleep included; each export has it")
 STARTED = _gauge("draftd.started", "s", "Unix time at which the daemon began")
 STATE = _gauge(
@@ -427,11 +427,11 @@ TRANSITION = Event(
     (a.TRANSITION_SUBJECT, a.TRANSITION_FROM, a.TRANSITION_TO, a.TRANSITION_CAUSE, a.TRANSITION_EVIDENCE),
 )
 
-RESOURCE = (a.GROUP_ID,)  # draftd's own attributes of the resource, besides the conventions'
+RESOURCE = (a.GROUP_ID,)  # draftd's own attributes of the resource
 
 _FOUND = [*globals().values(), *vars(remote).values(), *vars(ranks).values()]
-# Those that draftd makes. The uptime comes last: who reads an export while the collector takes it in, and sees the
-# uptime, sees all counters, and takes none for new in the next.
+# All metrics made by draftd. The uptime comes last: a reader who sees it in a partly received export has seen all
+# counters before it, and mistakes none for new in the next.
 METRICS = (*(found for found in _FOUND if isinstance(found, Metric) and found is not UPTIME), UPTIME)
 SDK_METRICS = tuple(found for found in vars(sdk).values() if isinstance(found, Metric))
 SPANS = tuple(found for found in _FOUND if isinstance(found, Span))

@@ -1,6 +1,6 @@
-"""The ranks of a target that runs on several machines, as telemetry shows them: nothing where there is one.
+"""Metrics of a target that runs on several ranks; absent with one.
 
-What counts records, bytes and time in collectives begins at 0 with each start of the group.
+Counts of records, bytes and time in collectives start at 0 with each start of the group.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What two daemons do together: the edge's side of it, the verifier's, and what answers cost."""
+"""Metrics of remote decoding: the edge's side, the verifier's side, and the cost of answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from draftd.telemetry.attributes import InstrumentKind, Metric, Span, metrics_of
 _sum, _gauge = metrics_of(InstrumentKind.OBSERVABLE_COUNTER, a.MODEL), metrics_of(InstrumentKind.GAUGE, a.MODEL)
 _counter = metrics_of(InstrumentKind.COUNTER, a.MODEL)
 
-# The edge: this daemon drafts, or passes on, and another verifies. `gen_ai.request.model` is this daemon's own model.
+# The edge: this daemon drafts or relays, and another verifies. `gen_ai.request.model` is this daemon's own model.
 ROUND_TRIP = Metric(
     "draftd.remote.round_trip",
     InstrumentKind.HISTOGRAM,
@@ -77,7 +77,7 @@ ERRORS = _sum(
 )
 IO = _sum("draftd.remote.io", "By", "Messages to and from the verifier", a.IO_DIRECTION)
 
-# Both: what answers are worth, and what they cost.
+# Both: the quality and the cost of answers.
 ANSWERS = _counter(
     "draftd.answers", "{answer}", "Answers that ended well, by how they were decoded and what they are worth",
     a.STRATEGY, a.QUALITY,
@@ -90,7 +90,7 @@ COST = _counter(
     a.CURRENCY,
 )
 
-# The verifier: what this daemon does for edges.
+# The verifier: this daemon's work for edges.
 PEERS = _gauge("draftd.verify.peers", "{peer}", "Edges that are connected")
 SEQUENCES = _gauge("draftd.verify.open_sequences", "{sequence}", "Their sequences that are open")
 VERIFY_CONNECTIONS = _sum("draftd.verify.connections", "{connection}", "Connections of edges")
@@ -120,7 +120,7 @@ VERIFY_TARGET_TIME = _sum(
 VERIFY_QUEUE_TIME = _sum("draftd.verify.queue.time", "s", "Time that steps waited for the forward they were in")
 VERIFY_IO = _sum("draftd.verify.io", "By", "Messages from and to edges", a.IO_DIRECTION)
 
-#: Of one request, on its span: what the remote did for it.
+#: Attributes of one request's span: the remote's work for it.
 ON_SPAN = (
     *(metric.on_span() for metric in (STEPS, PROPOSED, WASTED, VERDICTS, HIDDEN, TOKENS, LATE, REOPENED)),
     *(metric.on_span("double") for metric in (TARGET_TIME, QUEUE_TIME)),

@@ -1,6 +1,5 @@
-"""What the OpenTelemetry SDK counts of itself: what was queued, dropped and not delivered. The SDK makes these; the
-dashboards and the reference read their names. https://opentelemetry.io/docs/specs/semconv/otel/sdk-metrics/
-"""
+"""The OpenTelemetry SDK's metrics about itself: queued, dropped and undelivered data. The SDK makes them; dashboards
+and the reference take their names from here. https://opentelemetry.io/docs/specs/semconv/otel/sdk-metrics/"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What telemetry says of the fallback and the flag: log events, counters, spans of probes and canaries, gauges."""
+"""Telemetry of the fallback and the flag: log events, counters, spans of probes and canaries, gauges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from draftd.telemetry.spans import call_context, request_context
 
 
 class FlagHook(Hook):
-    """An OpenFeature hook that emits `feature_flag.evaluation` when an evaluation is over, also when it failed."""
+    """An OpenFeature hook that emits `feature_flag.evaluation` after each evaluation, failed ones included."""
 
     def __init__(self, logger: Logger, guard: FailureGuard) -> None:
         self._logger, self._guard = logger, guard
@@ -47,7 +47,7 @@ class FlagHook(Hook):
                         a.FLAG_KEY: details.flag_key,
                         a.FLAG_VARIANT: details.variant,
                         a.FLAG_VALUE: value if stands_in else None,
-                        # The conventions spell reasons in lower case, OpenFeature in upper case.
+                        # The conventions write reasons in lower case, OpenFeature in upper case.
                         a.FLAG_REASON: str(details.reason or "unknown").lower(),
                         a.FLAG_PROVIDER: None if provider is None else provider.name,
                         a.FLAG_CONTEXT: metadata.get("contextId") or caller,
@@ -64,14 +64,14 @@ _STEPS = {Subject.LEVEL: catalog.FALLBACK_TRANSITIONS, Subject.REMOTE: remote.TR
 
 
 class FallbackRecorder:
-    """Any thread; never raises, never blocks."""
+    """Records events of the fallback. Any thread; never raises or blocks."""
 
     def __init__(self, on: Recording, logger: Logger) -> None:
         self._on, self._logger = on, logger
 
     def log(self, change: Transition) -> None:
-        """Emits `draftd.transition`, and counts a step of a ladder by its levels' labels and its cause: of one kind
-        there are several levels. What is recorded of a level and does not change it is no step."""
+        """Emits `draftd.transition`, and counts a ladder's step by the labels of its levels, because several levels may
+        share a kind, and by its cause. Events that do not change the level are not counted."""
         with self._on.guard.part("transition"):
             metric = _STEPS.get(change.subject)
             if metric is not None and change.previous != change.current:
@@ -94,7 +94,7 @@ class FallbackRecorder:
             )
 
     def notification(self, result: str) -> None:
-        """One notification at the webhook; `result` is `accepted`, or why it was not."""
+        """Counts one notification at the webhook. `result`: `accepted`, or why it was refused."""
         self._count(catalog.ALERT_NOTIFICATIONS, result)
 
     def poll(self, result: str) -> None:
@@ -104,21 +104,21 @@ class FallbackRecorder:
         self._count(catalog.ANNOTATIONS, result)
 
     def probe(self, report: ProbeReport) -> None:
-        """One probe, which has just ended."""
+        """Records a probe that has just ended."""
         level = report.level.kind
         self._count(catalog.PROBES, level.label, report.verdict)
         figures = {a.ACCEPTANCE: report.acceptance, a.SPEEDUP: report.speedup}
         self._span(level, report.seconds, {a.ORIGIN: Origin.PROBE, a.RESULT: report.verdict, **figures})
 
     def canaries(self, level: FallbackLevel, report: CanaryReport) -> None:
-        """One run of the quality canaries, which has just ended."""
+        """Records a run of the quality canaries that has just ended."""
         self._count(catalog.CANARIES, report.verdict)
         for _ in range(report.divergences):
             self._count(catalog.CANARY_DIVERGENCES)
         self._span(level, report.seconds, {a.ORIGIN: Origin.CANARY, a.RESULT: report.verdict})
 
     def _count(self, metric: Metric, *labels: str) -> None:
-        """`labels` are the metric's attributes in the catalog's order, after the model."""
+        """Adds 1 to a counter. `labels`: the metric's attributes in the catalog's order, after the model."""
         with self._on.guard.part("control"):
             values = zip(metric.attributes, (self._on.naming.model(), *labels), strict=True)
             self._on.metrics.count(metric, {attribute.name: value for attribute, value in values})
@@ -137,9 +137,8 @@ class FallbackRecorder:
 def observed_decisions(
     fallback: Callable[[], FallbackState | None], flag_enabled: Callable[[], bool | None], naming: ModelNames
 ) -> dict[str, Observe]:
-    """What the gauges of the fallback and of the flag show, by their name. Each function answers None while that is not
-    known."""
-    ceilings: dict[str, int] = {}  # a collector goes on showing a series that ends, so each one is kept up
+    """Returns the gauges of the fallback and the flag by name. Each source returns None while unknown."""
+    ceilings: dict[str, int] = {}  # a collector keeps showing a series that ends, so each one is continued
 
     def demands(now: FallbackState) -> Values:
         ceilings.update(dict.fromkeys(ceilings, FallbackLevel.FULL))

@@ -1,5 +1,5 @@
-"""What telemetry says of the machine: on the hardware metrics, and on a request's span when it ends. What is not known
-stays absent."""
+"""Telemetry of the machine: the hardware metrics, and attributes at the end of a request's span. Unknown values are
+absent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Metric
 from draftd.telemetry.metrics import Observe, Values, observed
 
-# The conventions' names for what draws power, where they have one.
+# The conventions' names for power consumers, if there are any.
 _TYPES = {"ram": "memory", "system": "enclosure"}
 _TABLE: Mapping[Metric, Callable[[HardwareState], Values]] = {
     catalog.MEMORY_HEADROOM: lambda s: s.headroom,
@@ -43,7 +43,7 @@ _ON_SPANS = (catalog.MEMORY_PRESSURE, catalog.MEMORY_HEADROOM, catalog.THERMAL_L
 
 
 def observed_hardware(hardware: HardwareView) -> dict[str, Observe]:
-    """What each hardware metric of the catalog shows, by its name."""
+    """Returns the hardware metrics' observers by name."""
     return {
         **observed(lambda: hardware.state, _TABLE),
         **observed(lambda: hardware.errors, {catalog.HARDWARE_ERRORS: lambda errors: errors}),
@@ -51,7 +51,7 @@ def observed_hardware(hardware: HardwareView) -> dict[str, Observe]:
 
 
 def hardware_attributes(state: HardwareState | None) -> dict[str, int]:
-    """What a request's span says of the machine; only what is known."""
+    """Returns a request span's known attributes of the machine."""
     if state is None:
         return {}
     values = {metric.name: _TABLE[metric](state) for metric in _ON_SPANS}

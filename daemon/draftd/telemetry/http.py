@@ -1,4 +1,4 @@
-"""The HTTP server's own span and duration, and all metrics as text for Prometheus."""
+"""The HTTP server's spans and durations, and all metrics in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from draftd.telemetry.remote import trace_of
 from draftd.telemetry.spans import call_context
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE")
-_UNTRACED = ("/health", "/metrics")  # asked every few seconds
+_UNTRACED = ("/health", "/metrics")  # requested every few seconds
 _UNAUTHORIZED = 401
 
 
 class HttpTelemetry:
-    """`exposition`: all metrics in Prometheus's text format; it may take a few milliseconds, and runs on any thread."""
+    """Records HTTP calls. `exposition`: returns all metrics in Prometheus's text format; takes a few milliseconds, on
+    any thread."""
 
     exposition_type = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -30,7 +31,8 @@ class HttpTelemetry:
         self._on, self._propagator, self.exposition = on, propagator, exposition
 
     def begin(self, method: str, route: str | None, headers: Mapping[str, str], scheme: str) -> HttpCall:
-        """`route` is None where there is no such path. The task that calls works for this call from here on."""
+        """Starts to record a call; the calling task works for it from now on. `route` is None if there is no such
+        path."""
         if self._on.exporting:
             with self._on.guard.part("http"):
                 parent = self._propagator.extract({key.lower(): value for key, value in headers.items()}, Context())
@@ -42,18 +44,18 @@ class HttpTelemetry:
 
 
 class HttpCall:
-    """One call that is not followed."""
+    """A call that is not recorded."""
 
     def headers(self) -> dict[str, str]:
-        """What tells the client its trace."""
+        """Returns headers that tell the client its trace."""
         return {}
 
     def end(self, status: int, error: BaseException | None = None) -> None:
-        """`error`: what ended it after its status was sent, or instead of one."""
+        """Ends the call. `error`: the exception that ended it after its status was sent, or instead of one."""
 
 
 class _Followed(HttpCall):
-    """An untraced path has no span, and is counted only where the token was wrong."""
+    """A recorded call. An untraced path has no span, and is counted only if its token was wrong."""
 
     def __init__(self, on: Recording, method: str, route: str | None, scheme: str, parent: Context) -> None:
         self._on, self._watch, self._traced = on, Stopwatch(), route not in _UNTRACED

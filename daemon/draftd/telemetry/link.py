@@ -1,4 +1,4 @@
-"""The link to the collector: one warning when exports stop arriving, and one when they arrive again.
+"""The link to the collector: one warning when exports stop arriving, and one message when they arrive again.
 
 The SDK logs every attempt of every signal. Those lines go to the debug level; the last of them explains the warning.
 """
@@ -22,17 +22,17 @@ _NOISY = (
 
 
 class Link(logging.Handler):
-    """Counts exports that did not arrive, and keeps the exporters' log records out of the daemon's log."""
+    """Counts failed exports, and keeps the exporters' log records out of the daemon's log."""
 
     def __init__(self) -> None:
         super().__init__()
         self.failed = 0
         self._counting = threading.Lock()
         self._down: set[str] = set()
-        self._warning = ""  # the exporters' latest
+        self._warning = ""  # the exporters' latest log line
 
     def install(self) -> None:
-        """For good: threads that outlast the shutdown still log failures."""
+        """Installs the filter for good: threads that outlive the shutdown still log failures."""
         for name in _NOISY:
             logger = logging.getLogger(name)
             logger.handlers = [self]
@@ -54,7 +54,7 @@ class Link(logging.Handler):
                 self.failed += 1
                 self._down.add(signal)
             elif signal in self._down:
-                # The first of the lost signals to return speaks for all: another may have nothing to send for hours.
+                # One recovered signal counts for all: another may have nothing to send for hours.
                 self._down.clear()
             down = bool(self._down)
         if down and not was_down:
@@ -69,7 +69,7 @@ class Link(logging.Handler):
 
 
 class WatchedExporter:
-    """An exporter of any signal whose exports are reported to the link."""
+    """An exporter of any signal that reports its exports to the link."""
 
     def __init__(self, exporter: Any, signal: str, link: Link) -> None:
         self._exporter, self._signal, self._link = exporter, signal, link

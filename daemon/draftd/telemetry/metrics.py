@@ -1,4 +1,4 @@
-"""Instruments made from the catalog and from nothing else, and what requests and the engine record on them."""
+"""Instruments made from the catalog, and their values from requests and the engine."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ def observed(
     table: Mapping[Metric, Callable[[_S], Values]],
     labels: Callable[[], Labels | None] = dict,
 ) -> dict[str, Observe]:
-    """What observable metrics show when metrics are collected, by their name: what `table` reads off the source.
+    """Returns observable metrics by name; `table` reads their values from the source at collection.
 
-    A mapping is a series for each key; a key has a value, or a tuple of them, for those attributes of the metric that
-    `labels` leaves open. Nothing is shown while the source, the labels or a value is None.
-    """
+    A mapping is one series per key; a key is one value or a tuple of values, for those attributes of the metric that
+    `labels` does not set. Nothing is shown while the source, the labels or a value is None."""
 
     def observe(metric: Metric, read: Callable[[_S], Values]) -> list[Observation]:
         value, shared = source(), labels()
@@ -77,7 +76,7 @@ class Metrics:
                 self._counters[name] = meter.create_counter(name, unit, brief)
 
     def observe(self, observed: Mapping[str, Observe]) -> None:
-        """Adds the observable instruments. `observed`: what each of them shows, by its name."""
+        """Adds observable instruments. `observed`: their observers, by name."""
         meter = self._meter
         create = {
             InstrumentKind.GAUGE: meter.create_observable_gauge,
@@ -92,7 +91,7 @@ class Metrics:
     def record(
         self, metric: Metric, value: float, attributes: Mapping[str, AttributeValue], context: Context | None = None
     ) -> None:
-        """Records on a histogram. `context` links the exemplar to its span."""
+        """Records a value on a histogram. `context` links the exemplar to its span."""
         self._histograms[metric.name].record(value, attributes, context)
 
     def count(
@@ -109,7 +108,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What is recorded on, and under which names. Where nothing is exported requests and calls are not followed."""
+    """The tracer, meters and names to record with. If nothing is exported, requests and calls are not recorded."""
 
     tracer: Tracer
     metrics: Metrics
@@ -122,7 +121,7 @@ class Recording:
 
 @dataclass(slots=True)
 class LedgerEntry:
-    """The sums of one label set."""
+    """The sums for one label set."""
 
     labels: Labels
     counts: DraftCounts = field(default_factory=DraftCounts)
@@ -132,19 +131,19 @@ class LedgerEntry:
 
 
 class Ledger:
-    """What the engine's steps add up to, by label set. Written on the engine thread, a microsecond or two a step; read
-    on the exporter's. Nothing is sampled and nothing is lost: a collector receives the engine's own counts."""
+    """Sums of the engine's steps by label set. Written on the engine thread, a microsecond or two per step; read on the
+    exporter's. Nothing is sampled or lost: a collector receives the engine's own counts."""
 
     def __init__(self, naming: ModelNames) -> None:
         self._naming = naming
-        self.lock = threading.Lock()  # held while a step is added: its figures belong together
+        self.lock = threading.Lock()  # held while a step is added, so that its figures stay consistent
         self._entries: dict[tuple[str | None, ...], LedgerEntry] = {}
         self._page: tuple[LedgerEntry, ...] = ()
         self._readers: set[str] = set()
 
     def entry(self, request: DecodeRequest, drafter: DrafterName | None, strategy: Strategy) -> LedgerEntry:
-        """The entry that is to be added to. Its labels are the caller's to read only. `drafter`, `strategy`: of the
-        step, or of the request's plan."""
+        """Returns the entry to add to; its labels are read-only. `drafter`, `strategy`: of the step, or of the
+        request's plan."""
         plan = request.plan
         key = (plan.mode, drafter, plan.level.name, strategy, request.workload, request.tier)
         entry = self._entries.get(key)
@@ -157,12 +156,12 @@ class Ledger:
         return entry
 
     def entry_of(self, request: DecodeRequest) -> LedgerEntry:
-        """The entry of a request's plan."""
+        """Returns the entry of a request's plan."""
         return self.entry(request, request.plan.drafter, request.plan.strategy)
 
     def read(self, reader: str) -> tuple[LedgerEntry, ...]:
-        """A copy of the sums. All readers of one collection see the same copy: a new one is made for the first reader
-        that has read the last. So `drafted = accepted + rolled back` holds in every export, not only in the last."""
+        """Returns a copy of the sums, the same for all readers of one collection: a new copy is made for the first
+        reader that has read the last. So `drafted = accepted + rolled back` holds in every export."""
         with self.lock:
             if reader in self._readers or not self._readers:
                 self._page = tuple(copy.deepcopy(entry) for entry in self._entries.values())
@@ -172,13 +171,13 @@ class Ledger:
 
 
 class MetricsObserver(EngineObserver):
-    """The engine's observer: steps go to the ledger, the time between chunks to its histogram."""
+    """The engine's observer: steps go to the ledger, times between chunks to their histogram."""
 
     def __init__(self, ledger: Ledger, metrics: Metrics, guard: FailureGuard) -> None:
         self._ledger, self._metrics, self._guard = ledger, metrics, guard
 
     def on_step(self, request: DecodeRequest, result: StepCounts, gap: float | None) -> None:
-        try:  # costs less than `with`: this one is called for each sequence of each step
+        try:  # cheaper than `with`: called for each sequence of each step
             entry = self._ledger.entry(request, result.drafter, result.strategy)
             with self._ledger.lock:
                 entry.counts.add(result)
@@ -205,7 +204,7 @@ class MetricsObserver(EngineObserver):
             self._ledger.entry_of(request).input_tokens += outcome.stats.prompt_tokens
 
 
-# What each counter shows, of the sums of one label set; a request's span shows the same of that request alone.
+# Each counter's value from the sums of one label set; a request's span shows the same for that request alone.
 COUNTS: Mapping[Metric, Callable[[DraftCounts], float | list[int]]] = {
     catalog.DRAFTS: lambda c: c.drafts,
     catalog.DRAFT_TOKENS: lambda c: c.drafted,
@@ -250,7 +249,7 @@ _STATUS: Mapping[Metric, Callable[[EngineStatus], Values]] = {
 def observed_engine(
     ledger: Ledger, naming: ModelNames, status: Callable[[], EngineStatus | None], guard: FailureGuard
 ) -> dict[str, Observe]:
-    """What the engine's own metrics show, by their name."""
+    """Returns the observers of the engine's own metrics by name."""
 
     def sums(metric: Metric, read: Callable[[LedgerEntry], Values]) -> list[Observation]:
         entries = ledger.read(metric.name)
@@ -258,9 +257,7 @@ def observed_engine(
 
     def errors() -> Mapping[str, int]:
         counts, engine_status = guard.counts(), status()
-        if (
-            engine_status is not None and engine_status.observer_errors
-        ):  # what the engine had to catch: the guard missed it
+        if engine_status is not None and engine_status.observer_errors:  # caught by the engine: the guard missed it
             counts["observer"] = counts.get("observer", 0) + engine_status.observer_errors
         return counts
 

@@ -1,6 +1,6 @@
-"""OpenTelemetry's providers, as the OTEL_* environment asks for them: the SDK's, or the API's no-op ones.
+"""OpenTelemetry's providers as requested by the OTEL_* environment: the SDK's, or the API's no-op ones.
 
-The classes that read the rest of that environment read it themselves. No provider is global; queues and shutdown are
+Classes that use the rest of that environment read it themselves. No provider is global; queues and shutdown are
 bounded.
 """
 
@@ -42,13 +42,13 @@ from draftd.threads import run_again
 
 _log = logging.getLogger("draftd.telemetry")
 
-# The SDK counts what it queues, drops and delivers where this variable says so. Whoever sets it has the last word.
+# With this variable the SDK counts what it queues, drops and delivers. A value that is already set stays.
 _SDK_METRICS_VARIABLE = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
-# What else the SDK counts changes with every span, and draftd's own metrics tell it better.
+# The SDK's other counts change with every span, and draftd's own metrics are better.
 _DROPPED = ("otel.sdk.span.*", "otel.sdk.log.*", "otel.sdk.exporter.*.inflight", "otel.sdk.*.duration")
 
-# gRPC waits ever longer between attempts to connect, up to two minutes, and a new channel to the same place inherits
-# the wait. A collector that comes back shall be found within seconds.
+# gRPC waits longer and longer between attempts to connect, up to two minutes, and a new channel to the same address
+# inherits the wait. A collector that comes back should be found within seconds.
 _CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 5_000))
 
 SIGNALS = ("traces", "metrics", "logs")
@@ -57,7 +57,7 @@ _PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 @dataclass(slots=True)
 class Pipeline:
-    """Providers, and the way to stop them in time. Without exporters the API's own, which record nothing."""
+    """Providers, and their shutdown in limited time. Without exporters the API's own, which record nothing."""
 
     tracers: TracerProvider = field(default_factory=NoOpTracerProvider)
     meters: MeterProvider = field(default_factory=NoOpMeterProvider)
@@ -65,18 +65,17 @@ class Pipeline:
     propagator: TextMapPropagator = field(default_factory=lambda: CompositePropagator([]))
     link: Link = field(default_factory=Link)
     exporting: bool = False
-    sends: bool = False  # to a collector, besides being scraped
+    sends: bool = False  # whether anything is sent to a collector
     exporters: list[Any] = field(default_factory=list)
-    exposition: Callable[[], bytes] = bytes  # all metrics in Prometheus's text format, where they are scraped
+    exposition: Callable[[], bytes] = bytes  # all metrics in Prometheus's text format, if they are scraped
     instance: str = ""  # service.instance.id
     _arrived: bool | None = None
 
     def shutdown(self, seconds: float) -> bool:
-        """Sends what is queued, for at most `seconds`; True when all of it arrived. Once; later calls say the same.
+        """Sends queued data for at most `seconds`. Returns True if all of it arrived; later calls return the same.
 
-        The SDK waits up to thirty seconds for each signal. So the signals are shut down side by side, and when time is
-        nearly up their exporters are closed, which makes them give up: the rest of the queues is dropped.
-        """
+        The SDK waits up to thirty seconds for each signal, so the signals are shut down in parallel. When time is
+        nearly up their exporters are closed, which makes them give up and drop the rest."""
         if self._arrived is not None or not self.exporting:
             return self._arrived is not False
         failed = self.link.failed
@@ -91,7 +90,7 @@ class Pipeline:
 
 
 def _shutting_down(thing: Any) -> threading.Thread:
-    """Shuts a provider or an exporter down, on a thread that may be left behind. No-op providers have no such step."""
+    """Shuts a provider or exporter down on a thread that may be left behind. No-op providers have no shutdown."""
 
     def run() -> None:
         try:
@@ -111,13 +110,11 @@ def _join(threads: list[threading.Thread], deadline: float) -> None:
 
 
 def build(*, scraped: bool = False, group: str = "", port: int | None = None) -> Pipeline:
-    """Providers for the signals that the environment wants exported, and no-op ones for the rest. `scraped`: metrics
-    are kept to be read as Prometheus's text, whatever the environment wants. `group`, `port`: as for
-    `Telemetry.start`.
+    """Returns providers for the signals that the environment wants exported, and no-op ones for the others. `scraped`:
+    metrics are also kept for Prometheus. `group`, `port`: see `Telemetry.start`.
 
     Queue lengths, batch sizes, intervals, samplers, limits, endpoints, headers, compression and certificates are read
-    by the SDK's own classes. Raises ValueError for an exporter, a protocol or a propagator that is not installed.
-    """
+    by the SDK's own classes. Raises ValueError for an exporter, protocol or propagator that is not installed."""
     pipeline = Pipeline(propagator=propagator())
     wanted = {signal: wanted_exporters(signal) for signal in SIGNALS}
     if not any(wanted.values()) and not scraped:
@@ -144,7 +141,7 @@ def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Res
             for exporter in built
         ]
 
-    # Metrics first: the other signals' queues and exporters are counted on them.
+    # Metrics first: they count the other signals' queues and exporters.
     metrics = exporters("metrics")
     if metrics or scraped:
         readers = [exporter if isinstance(exporter, MetricReader) else _LastingReader(exporter) for exporter in metrics]
@@ -167,33 +164,33 @@ def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Res
 
 
 class _LastingReader(PeriodicExportingMetricReader):
-    """The SDK's thread ends for good, and says nothing, where a collection raises."""
+    """A metric reader that survives errors: the SDK's own thread ends silently after a failed collection."""
 
     def _ticker(self) -> None:
         run_again("the collection of metrics", super()._ticker, self._shutdown_event)
 
 
 def _resource(group: str, port: int | None) -> Resource:
-    """The environment's resource, which wins, completed by ours."""
+    """Returns the environment's resource, completed by draftd's attributes; the environment takes precedence."""
     began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
     ours: dict[str, str | int] = {
         "service.name": "draftd",
         "service.version": __version__,
         "service.instance.id": str(uuid.uuid4()),
-        "host.name": socket.gethostname(),  # else a collector in a container would name its own
-        # What `process.memory.usage` is of: the conventions tell a process by these two.
+        "host.name": socket.gethostname(),  # otherwise a collector in a container would use its own
+        # The process of `process.memory.usage`: the conventions identify it by these two.
         "process.pid": os.getpid(),
         "process.creation.time": began.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
     if group:
         ours[GROUP_ID.name] = group
-    if port is not None:  # with the host it names the daemon over restarts, which give it another instance id
+    if port is not None:  # with the host it identifies the daemon across restarts, which change the instance id
         ours[SERVER_PORT.name] = port
     return Resource.create(ours).merge(OTELResourceDetector().detect())
 
 
 def process_uptime() -> Callable[[], float]:
-    """What tells the seconds since this process began, sleep included."""
+    """Returns a function for the seconds since this process started, sleep included."""
     began = sleepless_seconds() - max(0.0, time.time() - psutil.Process().create_time())
     return lambda: sleepless_seconds() - began
 
@@ -203,10 +200,8 @@ def _variable(name: str) -> str:
 
 
 def wanted_exporters(signal: str) -> list[str]:
-    """Names of the exporters to use for a signal: what OTEL_*_EXPORTER says, else `otlp` where there is an endpoint.
-
-    Nothing set means none. The specification's default endpoint is used only when `otlp` is asked for by name.
-    """
+    """Returns the exporters for a signal: those in OTEL_*_EXPORTER, else `otlp` if there is an endpoint, else none. The
+    specification's default endpoint is used only if `otlp` is named."""
     if _variable("OTEL_SDK_DISABLED").lower() == "true":
         return []
     if configured := _variable(f"OTEL_{signal.upper()}_EXPORTER"):
@@ -216,8 +211,8 @@ def wanted_exporters(signal: str) -> list[str]:
 
 
 def _exporter(signal: str, name: str, meters: MeterProvider) -> Any:
-    """The exporter of that name, which may count on the given meters what it delivers. Raises ValueError, saying what
-    is allowed, for one that is not there."""
+    """Returns the exporter of this name, which may count deliveries on `meters`. Raises ValueError with the allowed
+    names."""
     if name == "otlp":
         own = _variable(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
         protocol = own or _variable("OTEL_EXPORTER_OTLP_PROTOCOL") or "grpc"
@@ -232,7 +227,7 @@ def _exporter(signal: str, name: str, meters: MeterProvider) -> Any:
 
 
 def propagator() -> TextMapPropagator:
-    """What OTEL_PROPAGATORS asks for; W3C trace context and baggage by default."""
+    """Returns the propagator of OTEL_PROPAGATORS; by default W3C trace context and baggage."""
     configured = _variable("OTEL_PROPAGATORS") or "tracecontext,baggage"
     names = [name for part in configured.split(",") if (name := part.strip()) and name != "none"]
     return CompositePropagator([_entry("opentelemetry_propagator", name)() for name in dict.fromkeys(names)])

@@ -1,4 +1,4 @@
-"""All metrics as Prometheus's text, from the same instruments, for those who have no collector."""
+"""All metrics in Prometheus's text format, from the same instruments, for daemons without a collector."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from draftd.telemetry import catalog
 
 def scraped(resource: Resource) -> tuple[MetricReader, Callable[[], bytes]]:
     """A reader of metrics, and what writes all that it reads, with the names and labels that the collector gives."""
-    # A second to import, which a daemon without HTTP does without.
+    # Imported here: it takes a second, which a daemon without HTTP saves.
     from opentelemetry.exporter.prometheus import PrometheusMetricReader
     from prometheus_client import CollectorRegistry, generate_latest
 
-    registry = CollectorRegistry()  # its own: the global one counts this process besides
+    registry = CollectorRegistry()  # its own: the global one also counts this process
     reader = PrometheusMetricReader(scope_info_enabled=False, registry=registry)
     return reader, lambda: generate_latest(_AsCollected(registry, resource))  # it only calls `collect`
 
 
 class _AsCollected:
-    """The registry as the collector would show it: `_ratio` after the names of gauges of unit 1; `job` and `instance`
-    on every series, from the resource, which alerts name this daemon by."""
+    """The registry as the collector would show it: names of gauges of unit 1 end in `_ratio`, and every series has
+    `job` and `instance` from the resource, by which alerts name this daemon."""
 
     def __init__(self, registry: Any, resource: Resource) -> None:
         self._registry = registry
@@ -36,7 +36,7 @@ class _AsCollected:
         self._left_out = {f"service_{key.replace('.', '_')}" for key in _SERVICE}
 
     def collect(self) -> Iterator[Any]:
-        for family in map(copy.copy, self._registry.collect()):  # one of them is made once
+        for family in map(copy.copy, self._registry.collect()):  # one of them is a shared object
             renamed = self._names.get(family.name)
             family.name = renamed or family.name
             family.samples = [self._sample(sample, renamed) for sample in family.samples]

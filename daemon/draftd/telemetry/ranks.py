@@ -1,4 +1,4 @@
-"""The group of ranks as metrics show it, read off the engine's status; nothing of a target within the daemon."""
+"""Metrics of a group of ranks, from the engine's status; none for a target within the daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GROUP: Mapping[Metric, Callable[[GroupStatus], Values]] = {
     catalog.STATE: lambda g: {state.value: state is g.state for state in GroupState},
     catalog.RANKS: lambda g: len(g.ranks),
     catalog.STARTS: lambda g: g.starts,
-    # All of them from the start: a counter that appears with its first loss has no increase.
+    # All of them from the start: a counter that appears with its first loss shows no increase.
     catalog.LOSSES: lambda g: {loss.value: g.losses.get(loss, 0) for loss in Loss},
     catalog.RECORDS: lambda g: g.records,
     catalog.IO: lambda g: g.record_bytes,
@@ -31,7 +31,7 @@ _RANK: Mapping[Metric, Callable[[RankStatus], float | None]] = {
 
 
 def observed_ranks(status: Callable[[], EngineStatus | None], naming: ModelNames) -> dict[str, Observe]:
-    """What the metrics of a group show, by their name."""
+    """Returns the observers of a group's metrics by name."""
 
     def group() -> GroupStatus | None:
         engine_status = status()

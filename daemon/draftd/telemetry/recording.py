@@ -1,4 +1,4 @@
-"""What every recorder needs: a guard that lets no failure of telemetry reach a request, and the shared labels."""
+"""Shared by all recorders: a guard that keeps failures of telemetry away from requests, and the common labels."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ Labels = dict[str, str]
 
 
 def named(values: Mapping[Attribute, AttributeValue | None]) -> dict[str, AttributeValue]:
-    """As OpenTelemetry takes them; what is None is absent."""
+    """Returns the attributes in OpenTelemetry's form, without None values."""
     return {attribute.name: value for attribute, value in values.items() if value is not None}
 
 
 class Stopwatch:
-    """Begins now. A span's times are the wall clock's; what lies between them is monotonic, whatever that is set to."""
+    """A clock that starts now. A span's times are wall-clock times; the differences between them are monotonic, even if
+    the wall clock is set."""
 
     def __init__(self) -> None:
         self.start, self._began = time.time_ns(), time.monotonic_ns()  # nanoseconds
@@ -38,7 +39,7 @@ class Stopwatch:
 
 
 class FailureGuard:
-    """Counts failures of telemetry itself by the part that failed, and logs the first of each."""
+    """Counts failures of telemetry itself by part, and logs the first of each."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +47,7 @@ class FailureGuard:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """For `with`: what its body raises is caught and counted under that name."""
+        """Catches and counts errors inside the block under this name."""
         try:
             yield
         except Exception as error:
@@ -70,11 +71,8 @@ class FailureGuard:
 
 
 class ModelNames:
-    """Knows which model is loaded, and from it the model and draft labels. `ask` is called until it answers.
-    `address`: the host and the port that the daemon listens on, once it does.
-
-    Labels have few values each, and are never ids.
-    """
+    """The loaded model's name, and the model and draft labels from it. `ask` is called until it answers. `address`: the
+    daemon's host and port, once it listens. Labels have few values each, and are never ids."""
 
     def __init__(self, ask: Callable[[], ModelInfo | None] = lambda: None) -> None:
         self.ask = ask
@@ -91,18 +89,18 @@ class ModelNames:
         return info.model if info is not None else "unknown"
 
     def model_label(self) -> Labels | None:
-        """None while the model has no name: what is observed under another one would count twice."""
+        """The model label; None before the model has a name, because values under another name would count twice."""
         return None if self.info() is None else {a.MODEL.name: self.model()}
 
     def draft(self, plan: DecodePlan | None) -> str:
-        """The draft label: that of the loaded pair in both modes, so that the modes can be compared."""
+        """Returns the draft label: the loaded pair's in both modes, so that modes can be compared."""
         if plan is not None and plan.drafter not in (None, DRAFT_MODEL):
             return plan.drafter
         info = self.info()
         return (info and info.draft_model) or "none"
 
     def labels(self, plan: DecodePlan | None, workload: WorkloadClass, tier: ContextTier | None) -> Labels:
-        """`plan` and `tier` are None for a request that was refused before it had them."""
+        """Returns a request's labels. `plan` and `tier` are None if it was refused before it had them."""
         labels = {
             a.MODEL: self.model(),
             a.DRAFT_MODEL: self.draft(plan),
@@ -115,6 +113,6 @@ class ModelNames:
         return {attribute.name: label for attribute, label in labels.items() if label is not None}
 
     def server(self) -> Mapping[Attribute, AttributeValue | None]:
-        """Where the daemon listens."""
+        """Attributes of the daemon's address."""
         host, port = self.address or (None, None)
         return {a.SERVER_ADDRESS: host, a.SERVER_PORT: port}

@@ -1,4 +1,4 @@
-"""What two daemons do together, recorded: the gauges and counters of both ends, and the verifier's spans."""
+"""Telemetry of remote decoding: gauges and counters of both sides, and the verifier's spans."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from draftd.telemetry.metrics import Observe, Recording, Values, observed
 from draftd.telemetry.recording import ModelNames, Stopwatch, named
 
 _MESSAGE_LIMIT = 256  # characters of an error on a span
-_W3C = TraceContextTextMapPropagator()  # between daemons, whatever callers speak
+_W3C = TraceContextTextMapPropagator()  # between daemons, whatever format callers use
 
-# What a counter shows of all requests, and a span of one.
+# Shown by a counter for all requests, and by a span for one.
 COUNTS: Mapping[Metric, Callable[[RemoteCounts], float]] = {
     catalog.STEPS: lambda c: c.steps,
     catalog.PROPOSED: lambda c: c.proposed,
@@ -76,8 +76,8 @@ def observed_remote(
     fallback: Callable[[], FallbackState | None],
     naming: ModelNames,
 ) -> dict[str, Observe]:
-    """What the metrics of both ends show, by their name. `link` answers None where this daemon has no remote,
-    `verification` where it verifies for none: then nothing of that end is shown."""
+    """Returns the observers of both sides' metrics by name. `link` returns None if this daemon has no remote,
+    `verification` if it is no verifier: then that side shows nothing."""
 
     def engine() -> EngineStatus | None:
         return None if link() is None else status()
@@ -106,13 +106,14 @@ def _total(read: Callable[[PeerCounts], float]) -> Callable[[VerificationStatus]
 
 
 def remote_attributes(counts: RemoteCounts) -> dict[str, AttributeValue]:
-    """Of one request, for its span."""
+    """Returns the attributes of one request's span."""
     times = {a.ROUND_TRIPS: counts.round_trips, a.ROUND_TRIP_TIME: counts.round_trip_seconds}
     return {metric.name: read(counts) for metric, read in COUNTS.items()} | named(times)
 
 
 def trace_of(span: Span) -> str:
-    """How another daemon names the span as its parent: a W3C `traceparent`. Empty where it is not recorded."""
+    """Returns the span's W3C `traceparent`, by which another daemon makes it the parent; empty if it is not
+    recorded."""
     context = span.get_span_context()
     if not context.is_valid:
         return ""
@@ -120,11 +121,10 @@ def trace_of(span: Span) -> str:
 
 
 class VerificationSpan:
-    """One sequence that is verified for an edge. Never raises; a second end is ignored."""
+    """The span of one sequence that is verified for an edge. Never raises; a second end is ignored."""
 
     def __init__(self, on: Recording, trace: str, prompt_tokens: int) -> None:
-        """`trace`: what the edge calls its own span by, as it sent it; where that is malformed, a trace of its own
-        begins."""
+        """`trace`: the edge's span, as it sent it; if malformed, a new trace begins."""
         self._on, self._watch = on, Stopwatch()
         self._span: Span = INVALID_SPAN
         self._ended = not on.exporting
@@ -141,7 +141,7 @@ class VerificationSpan:
             )
 
     def ended(self, counts: PeerCounts, how: str, error: str = "") -> None:
-        """`counts` are the sequence's own. `how`: one of `draftd.verify.end`."""
+        """Ends the span. `counts`: the sequence's own. `how`: a value of `draftd.verify.end`."""
         if self._ended:
             return
         self._ended = True

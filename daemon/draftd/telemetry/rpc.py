@@ -1,7 +1,7 @@
-"""The gRPC server's own span and duration, for handlers of an asyncio server.
+"""The gRPC server's spans and durations, for handlers of an asyncio server.
 
-The status is taken where gRPC settles it, in the call's done callback: it runs for every call, also for one whose
-client left while a message was being written, which the handler itself may never hear of.
+The status is read in the call's done callback, where gRPC settles it: it runs for every call, even if the client left
+while a message was being written, which the handler may never learn.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from draftd.telemetry.metrics import Recording
 from draftd.telemetry.recording import Stopwatch, named
 from draftd.telemetry.spans import call_context
 
-# The conventions' list for servers: the rest are the caller's doing.
+# The conventions' list for servers: the others are the caller's errors.
 _SERVER_ERRORS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
-# Asked every few seconds, or open for days: noise as spans, nonsense as durations.
+# Called every few seconds, or open for days: noise as spans, meaningless as durations.
 _UNTRACED = ("/grpc.health.", "/grpc.reflection.", "/draftd.v1.VerificationService/Verify")
 
 
 class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Must be the server's first interceptor, so that it sees what later ones refuse. Where nothing is exported,
-    calls pass it untouched."""
+    """Must be the server's first interceptor, so that it sees calls that later ones refuse. If nothing is exported,
+    calls pass unchanged."""
 
     def __init__(self, on: Recording, propagator: TextMapPropagator) -> None:
         self._on, self._propagator = on, propagator
@@ -58,7 +58,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 call_context.set(call.context)
             try:
                 return await inner(request, context)
-            except grpc.aio.InternalError:  # it could not be sent: the client has gone, and no handler failed
+            except grpc.aio.InternalError:  # it could not be sent: the client has left, and no handler failed
                 raise
             except Exception as error:
                 if call is not None:
@@ -68,7 +68,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return around(handler, followed, handler.request_deserializer)
 
     def _parent(self, details: Any) -> Context:
-        """The caller's span, where its metadata names one."""
+        """Returns the caller's span if its metadata names one."""
         carrier: dict[str, list[str]] = {}
         for key, value in details.invocation_metadata or ():
             if isinstance(value, str):
@@ -77,7 +77,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 class RpcCall:
-    """One call in progress. `error`: what the handler raised; `abort` raises too, having set its code before."""
+    """One call in progress. `error`: raised by the handler; `abort` raises too, after setting its code."""
 
     def __init__(self, method: str, parent: Context, arrival: Stopwatch, on: Recording) -> None:
         self._span = on.tracer.start_span(
@@ -97,7 +97,7 @@ class RpcCall:
 
     def _status(self, context: Any) -> grpc.StatusCode:
         if self.error is None and not context.done():
-            # Cut off: no status was sent. `cancelled()` stays False here; the clock tells a deadline from a departure.
+            # Cut off without a status. `cancelled()` stays False here; the clock tells a deadline from a lost client.
             remaining = context.time_remaining()
             over = remaining is not None and remaining <= DEADLINE_SLACK_SECONDS
             return grpc.StatusCode.DEADLINE_EXCEEDED if over else grpc.StatusCode.CANCELLED
@@ -121,12 +121,12 @@ class RpcCall:
 
 
 def inner_of(handler: Any) -> Callable[..., Any]:
-    """The function inside a method handler."""
+    """Returns the function inside a method handler."""
     return getattr(handler, _kind(handler))  # type: ignore[no-any-return]
 
 
 def around(handler: Any, function: Callable[..., Any], parse: Callable[[bytes], Any] | None) -> Any:
-    """A handler of the same kind around another function."""
+    """Returns a handler of the same kind around another function."""
     make = getattr(grpc, f"{_kind(handler)}_rpc_method_handler")
     return make(function, parse, handler.response_serializer)
 

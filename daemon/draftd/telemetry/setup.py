@@ -1,4 +1,4 @@
-"""Telemetry as the daemon holds it: started once, handed around, shut down within a limit. It never raises."""
+"""The daemon's telemetry: started once, passed to its parts, shut down within a limit. Never raises."""
 
 from __future__ import annotations
 
@@ -34,26 +34,24 @@ _log = logging.getLogger("draftd.telemetry")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Whom telemetry asks, from the exporters' threads. Each answers None while that is not known."""
+    """The sources of observed values, called on the exporters' threads. Each returns None while unknown."""
 
     info: Callable[[], ModelInfo | None] = lambda: None
     status: Callable[[], EngineStatus | None] = lambda: None
     fallback: Callable[[], FallbackState | None] = lambda: None
     flag_enabled: Callable[[], bool | None] = lambda: None
-    link: Callable[[], LinkState | None] = lambda: None  # to the remote; None where there is none
-    verification: Callable[[], VerificationStatus | None] = lambda: None  # None where this daemon verifies for none
-    certificates: Callable[[], Mapping[str, float]] = dict  # Unix times at which they expire, by setting
-    save_errors: Callable[[], Mapping[str, int]] = dict  # failures to save, by the file that the daemon writes
+    link: Callable[[], LinkState | None] = lambda: None  # the link to the remote; None without one
+    verification: Callable[[], VerificationStatus | None] = lambda: None  # None if this daemon is no verifier
+    certificates: Callable[[], Mapping[str, float]] = dict  # expiry as Unix time, by setting
+    save_errors: Callable[[], Mapping[str, int]] = dict  # failed saves, by file
     state: Callable[[], DaemonState | None] = lambda: None
 
 
 class Telemetry:
-    """The observer for the engine, spans for requests, what follows the servers' calls, the hook for the flag.
-
-    `exporting`: whether any signal is exported, or metrics are scraped; where neither, they record on OpenTelemetry's
-    no-op providers. `sends`: whether any is sent to a collector.
-    `instance`: what alerts name this daemon by, `service.instance.id`; empty while nothing is exported.
-    """
+    """The observer for the engine, spans for requests, recorders of servers' calls, the hook for the flag. `exporting`:
+    whether any signal is exported or scraped; if not, recording uses OpenTelemetry's no-op providers. `sends`: whether
+    a signal is sent to a collector. `instance`: this daemon's name in alerts, `service.instance.id`; empty while
+    nothing is exported."""
 
     def __init__(
         self,
@@ -91,9 +89,9 @@ class Telemetry:
         group: str = "",
         port: int | None = None,
     ) -> Telemetry:
-        """Exports what the OTEL_* variables ask for, and without them nothing. `scraped`: metrics are also read as
-        Prometheus's text. Both of these are on the resource: `group`, the id of the ranks that the target runs on,
-        empty without, and `port`, as it is configured."""
+        """Starts the exports that the OTEL_* variables ask for; none without them. `scraped`: metrics can also be read
+        by Prometheus. The resource has `group`, the id of the target's ranks (empty without), and the configured
+        `port`."""
         guard, pipeline = FailureGuard(), Pipeline()
         try:
             pipeline = build(scraped=scraped, group=group, port=port)
@@ -104,7 +102,7 @@ class Telemetry:
         return cls(pipeline, hardware, guard, capture_content=settings.capture_content)
 
     def observe(self, sources: Sources) -> None:
-        """Shows what these answer, from the next export on. What happened before has the name of no model yet."""
+        """Observes these sources from the next export on."""
         naming = self._naming
         naming.ask = sources.info
         began = psutil.Process().create_time()
@@ -126,19 +124,19 @@ class Telemetry:
         )
 
     def listens(self, host: str, port: int) -> None:
-        """The daemon listens there: spans name it from now on."""
+        """Notes the address on which the daemon listens; spans have it from now on."""
         self._naming.address = (host, port)
 
     def begin_inference(self, start: InferenceStart) -> InferenceSpan:
-        """Begins to follow one request, under the RPC of the task that calls."""
+        """Starts to record one request, under the RPC of the calling task."""
         return InferenceSpan(start, self._on)
 
     def begin_verification(self, trace: str, prompt_tokens: int) -> VerificationSpan:
-        """Begins to follow one sequence of an edge. `trace`: the edge's own span, as `Open` has it."""
+        """Starts to record one sequence of an edge. `trace`: the edge's own span, from `Open`."""
         return VerificationSpan(self._on, trace, prompt_tokens)
 
     def shutdown(self, seconds: float) -> bool:
-        """Flushes and stops within `seconds`, whatever the collector does. True when all that was queued arrived."""
+        """Flushes and stops within `seconds`, whatever the collector does. Returns True if all queued data arrived."""
         with self._on.guard.part("shutdown"):
             return self._pipeline.shutdown(seconds)
         return False

@@ -1,6 +1,6 @@
-"""The inference span and its children, by the GenAI conventions, with draftd's counts beside them.
+"""The inference span and its children, by the GenAI conventions, with draftd's counts.
 
-Spans are started and ended explicitly and never held current: a request's handler yields to its client between them.
+Spans are started and ended explicitly and never made current: a request's handler yields to its client in between.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from draftd.telemetry.metrics import COUNTS, Recording
 from draftd.telemetry.recording import Labels, ModelNames, named
 from draftd.telemetry.remote import remote_attributes, trace_of
 
-# What this task works for: the call, and within it the request. A call has a task to itself, so neither is ever reset.
+# The present task's call and request. A call has its own task, so neither is ever reset.
 call_context: ContextVar[Context | None] = ContextVar("draftd_call", default=None)
 request_context: ContextVar[Context | None] = ContextVar("draftd_request", default=None)
 
@@ -37,19 +37,21 @@ _ERRORS = {
     FinishReason.DEADLINE: "DeadlineExceeded",
     FinishReason.ERROR: "EngineFailure",
 }
-# Part of a message, as the conventions have it: text, reasoning, tool_call or tool_call_response.
+# Part of a message in the conventions' terms: text, reasoning, tool_call or tool_call_response.
 Part = Mapping[str, str]
-ToldMessage = tuple[str, Sequence[Part]]  # by role
-_CONTENTS = ("content", "arguments", "response")  # of parts
+ToldMessage = tuple[str, Sequence[Part]]  # role and parts
+_CONTENTS = ("content", "arguments", "response")  # the keys of parts that hold content
 
 _MESSAGE_LIMIT = 256  # characters of an error message on a span
-CONTENT_LIMIT = 16_384  # characters of prompt, and of answer, on a span: spans queue up while a collector is away
+CONTENT_LIMIT = (
+    16_384  # characters of prompt, and of answer, on a span: spans queue up while a collector is unreachable
+)
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceStart:
-    """What is known of a request when it arrives. `arrival` is on the monotonic clock. `messages` leave the process
-    only when content capture was opted in. `choice`: which of its `choices`, from 0."""
+    """The facts known when a request arrives. `arrival` is on the monotonic clock. `messages` leave the process only
+    with content capture. `choice`: which of its `choices`, from 0."""
 
     operation: str
     request_id: str
@@ -65,26 +67,25 @@ class InferenceStart:
 
 
 class InferenceSpan:
-    """One request, as a span with children and on the request metrics. Never raises. Of a request for several choices
-    there is one for each that the engine decodes, and one for all where it is refused.
+    """One request, as a span with children and on the request metrics. Never raises. A request for several choices has
+    one for each that the engine decodes, and a single one if it is refused.
 
-    Exactly one of `finished`, `refused` and `left` ends it; a second is ignored.
-    """
+    Exactly one of `finished`, `refused` and `left` ends it; a second is ignored."""
 
     def __init__(self, start: InferenceStart, on: Recording) -> None:
         self._start, self._on = start, on
         self._plan: DecodePlan | None = None
         self._quality = "unknown"
         self._tier: ContextTier | None = None
-        self._ended = not on.exporting  # then the rest is a few comparisons
-        # Monotonic to epoch, once for the whole request: its spans cannot be torn apart by a clock that is set.
+        self._ended = not on.exporting  # if nothing is exported, each method returns at once
+        # Monotonic to epoch, once for the whole request: setting the clock cannot separate its spans.
         self._epoch = time.time() - time.monotonic()
         self._span: Span = INVALID_SPAN
         if not on.exporting:
             return
         parent = call_context.get() or Context()
         with self._on.guard.part("span"):
-            info = on.naming.info()  # None for one that is refused while the model loads
+            info = on.naming.info()  # None for a request that is refused while the model loads
             self._span = on.tracer.start_span(
                 start.operation if info is None else f"{start.operation} {info.model}",
                 context=parent,
@@ -115,12 +116,13 @@ class InferenceSpan:
 
     @property
     def trace(self) -> str:
-        """How another daemon names it as the parent of its own spans (W3C `traceparent`); empty without one."""
+        """The W3C `traceparent` by which another daemon makes this span the parent of its own; empty if not
+        recorded."""
         return "" if self._ended else trace_of(self._span)
 
     def priced(self, quality: QualityClass | None, cost: Mapping[Verifier, float], currency: str) -> None:
-        """What its answer is worth, and what it cost by whose target was paid for; before `finished`. Empty: no price
-        is known."""
+        """Notes the answer's quality and cost, by the paid target; call before `finished`. Empty `cost`: no price is
+        known."""
         if self._ended:
             return
         with self._on.guard.part("span"):
@@ -137,24 +139,25 @@ class InferenceSpan:
                 self._on.metrics.count(remote.COST, labels, self._context, amount)
 
     def constrained(self, kind: str, compile_seconds: float) -> None:
-        """Its answer must follow a grammar."""
+        """Notes that the answer must follow a grammar."""
         if not self._ended:
             with self._on.guard.part("span"):
                 self._span.set_attributes(named({a.RESPONSE_FORMAT: kind, a.GRAMMAR_COMPILE: compile_seconds}))
 
     def finished(self, outcome: Outcome, answer: Sequence[Part] | None = None) -> None:
-        """It ended in the engine. `answer`, all of it, is used only when content capture was opted in."""
+        """Ends the span of a request that ended in the engine. `answer`: the whole answer, used only with content
+        capture."""
         if not self._ended:
             self._ended = True
             with self._on.guard.part("span"):
                 self._finish(outcome, answer)
 
     def refused(self, error: DraftdError) -> None:
-        """It never reached the engine."""
+        """Ends the span of a request that never reached the engine."""
         self._unanswered(REFUSED, type(error).__name__, error.message)
 
     def left(self, reason: FinishReason) -> None:
-        """Its client went, or its time was up, before it reached the engine."""
+        """Ends the span of a request whose client left, or whose time was up, before it reached the engine."""
         message = reason.value if reason is FinishReason.DEADLINE else None
         self._unanswered(reason.value, _ERRORS.get(reason), message)
 
@@ -190,7 +193,7 @@ class InferenceSpan:
         end: float,
         answer: Sequence[Part] | None = None,
     ) -> None:
-        """Ends the span, with what the machine is like then, and counts the request."""
+        """Ends the span, with the machine's state, and counts the request."""
         if message is not None:
             self._span.set_status(Status(StatusCode.ERROR, message[:_MESSAGE_LIMIT]))
         self._content(outcome, answer)
@@ -209,7 +212,7 @@ class InferenceSpan:
         return self._on.naming.labels(self._plan, self._start.workload, self._tier)
 
     def _gen_ai(self) -> dict[str, AttributeValue]:
-        """The labels, and what the GenAI conventions want beside them."""
+        """Returns the labels, and the attributes that the GenAI conventions require."""
         info = self._on.naming.info()
         more = {
             a.OPERATION: self._start.operation,
@@ -262,7 +265,7 @@ class InferenceSpan:
 
 
 def _limit_parts(parts: Sequence[Part], most: int) -> tuple[list[dict[str, str]], int]:
-    """With `most` characters of content, and how many are left."""
+    """Returns the parts with at most `most` characters of content, and how many characters remain."""
     bounded = []
     for part in parts:
         copy = dict(part)
@@ -287,7 +290,7 @@ def _request_attributes(start: InferenceStart, naming: ModelNames) -> dict[str, 
             a.REQUEST_TOP_P: sampling.top_p,
             a.REQUEST_TOP_K: sampling.top_k,
             a.REQUEST_MIN_P: sampling.min_p,
-            # OTLP integers are signed: a seed past 2**63 wraps as two's complement does rather than losing the batch.
+            # OTLP integers are signed: a seed beyond 2**63 wraps as in two's complement, so that the batch is not lost.
             a.REQUEST_SEED: None if seed is None else (seed + 2**63) % 2**64 - 2**63,
             a.REQUEST_PRESENCE: sampling.presence_penalty or None,
             a.REQUEST_FREQUENCY: sampling.frequency_penalty or None,
