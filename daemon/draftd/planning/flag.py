@@ -14,12 +14,9 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from openfeature import api
-from openfeature.contrib.provider.flagd import FlagdProvider
-from openfeature.contrib.provider.flagd.config import ResolverType
 from openfeature.evaluation_context import EvaluationContext
 from openfeature.event import EventDetails, ProviderEvent
 from openfeature.exception import ErrorCode
@@ -28,18 +25,16 @@ from openfeature.hook import Hook
 from openfeature.provider import ProviderStatus
 from openfeature.provider.no_op_provider import NoOpProvider
 
-from draftd.errors import DeadlineExceeded, FlagReadOnly
+from draftd.errors import DeadlineExceeded
 from draftd.journal import Journal, Subject
-from draftd.planning import flag_file
-from draftd.planning.flag_file import SPECULATION, STRATEGY, Flag, FlagFile, FlagResolution
+from draftd.planning.flag_backend import POLL_SECONDS, make_backend
+from draftd.planning.flag_file import SPECULATION, STRATEGY, Flag, FlagResolution
 from draftd.planning.planner import FlagContext
 from draftd.settings import FlagSettings
 from draftd.strategies import Strategy
-from draftd.threads import run_again
 
 log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.1  # how often the provider looks at the file's modification time
 _SETTLE_SECONDS = 5.0  # how long a change may take to be in force
 
 
@@ -72,25 +67,8 @@ class FlagService:
         """Writes the file if it is missing. If that fails, the configured default applies until the file exists. A
         broken file, or a server that cannot be reached, is logged and waited for. `file`: this daemon's own, used if
         the settings name none. `strategy`: the default variant of `decoding-strategy`."""
-        path = settings.file or file
-        assert path is not None or settings.provider != "file"
-        self._file = FlagFile(path) if path is not None and settings.provider == "file" else None
-        self._shared = self._file is None or settings.file is not None
-        if self._file is not None:
-            self._name, self._source = "flagd (file)", str(path)
-            self._provider = FlagdProvider(
-                resolver_type=ResolverType.FILE,
-                offline_flag_source_path=str(path),
-                deadline_ms=round(_POLL_SECONDS * 1000),
-            )
-            watcher = self._provider.resolver.connector  # type: ignore[attr-defined]  # an exception would end its thread for good
-            watcher.refresh_file = partial(run_again, "the flag's watcher", watcher.refresh_file, threading.Event())
-        else:
-            self._name, self._source = "flagd (server)", f"{settings.host}:{settings.port}"
-            self._provider = FlagdProvider(
-                resolver_type=ResolverType.IN_PROCESS, host=settings.host, port=settings.port, tls=settings.tls
-            )
         self._defaults = {SPECULATION: settings.default_variant, STRATEGY: strategy}
+        self._backend = make_backend(settings, file, self._defaults)
         self._default = SPECULATION.variants[settings.default_variant] is True
         self._domain = f"draftd-{uuid.uuid4().hex}"
         self._client = api.get_client(self._domain)
@@ -136,7 +114,7 @@ class FlagService:
     @property
     def save_errors(self) -> int | None:
         """How often the flag file could not be written; None if the flags come from a server."""
-        return None if self._file is None else self._file.errors
+        return self._backend.save_errors
 
     def _resolve(self, flag: Flag) -> FlagResolution:
         return self._resolution(self._details(flag), flag)
@@ -161,36 +139,32 @@ class FlagService:
 
     def state(self, flag: Flag = SPECULATION) -> FlagState:
         """Returns the source's present state, even if that is not in force yet."""
-        error = self._error
-        if self._file is not None and self._file.writable:
-            try:
-                document = self._file.read()
-                variants, default = flag_file.variants(document, flag), flag_file.default_variant(document, flag)
-                if flag is STRATEGY and flag.key not in document["flags"]:
-                    default = self._defaults[flag]
-                return FlagState(flag.key, default, variants, self._name, True, self._source, error, self._shared)
-            except ValueError as broken:
-                error = str(broken)
-        look = self._resolve(flag)
-        variants = tuple(flag.variants)
-        return FlagState(flag.key, look.variant, variants, self._name, False, self._source, error, self._shared)
+        error, variants, default, writable = self._error, tuple(flag.variants), "", False
+        try:
+            if (content := self._backend.read(flag)) is not None:
+                (variants, default), writable = content, True
+        except ValueError as broken:
+            error = str(broken)
+        if not writable:
+            default = self._resolve(flag).variant
+        backend = self._backend
+        return FlagState(flag.key, default, variants, backend.name, writable, backend.source, error, backend.shared)
 
     def set_variant(self, variant: str, flag: Flag = SPECULATION) -> str:
         """Makes `variant` the default and returns the previous one, once the change is in force. Blocks: not for the
         event loop.
 
         Raises InvalidRequest, FlagReadOnly, or DeadlineExceeded if the provider did not take the change up."""
-        if self._file is None:
-            raise FlagReadOnly(f"the flag is served by flagd at {self._source}: set it there")
+        self._backend.check_settable()
         with self._write_lock:
             self._changed.clear()
             with self._journal_lock:  # so that the provider's notice of this change comes later
-                previous = self._file.set_default(flag, variant)
-                self._journal_default(flag, previous or self._journaled[flag], self._edit_cause)
+                previous = self._backend.set_default(flag, variant)
+                self._journal_default(flag, previous or self._journaled[flag], self._backend.edit_cause)
                 self._journal_default(flag, variant, "set over gRPC")
             if previous != variant and not self._wait_until_set(flag, variant):
                 raise DeadlineExceeded(
-                    f"{self._source} was written but is not in force after {_SETTLE_SECONDS:g} s: {self._error}"
+                    f"{self._backend.source} was written but is not in force after {_SETTLE_SECONDS:g} s: {self._error}"
                 )
         return previous
 
@@ -201,18 +175,13 @@ class FlagService:
         api.set_provider(NoOpProvider(), self._domain)
 
     def _start_provider(self) -> None:
-        if self._file is None:
-            api.set_provider(self._provider, self._domain)  # connects in the background
-            return
         try:
-            if self._file.create_if_missing(self._defaults):
-                log.info("wrote the flag file %s", self._source)
+            if self._backend.prepare():
+                log.info("wrote the flag file %s", self._backend.source)
         except OSError as error:
-            problem = f"{self._source} cannot be written ({error.strerror})"
+            problem = f"{self._backend.source} cannot be written ({error.strerror})"
             log.warning("%s; the flag is %s until there is one", problem, self._defaults[SPECULATION])
-        try:
-            api.set_provider_and_wait(self._provider, self._domain)
-        except Exception:
+        if not self._backend.start(self._domain):
             self._report_broken("")
 
     def _handlers(self) -> tuple[tuple[ProviderEvent, Callable[[EventDetails], None]], ...]:
@@ -230,7 +199,7 @@ class FlagService:
     def _journal_defaults(self) -> None:
         with self._journal_lock:
             for flag in self._defaults:
-                self._journal_default(flag, self.state(flag).default_variant, self._edit_cause)
+                self._journal_default(flag, self.state(flag).default_variant, self._backend.edit_cause)
 
     def _journal_default(self, flag: Flag, variant: str, cause: str) -> None:
         """Logs and records a default that has changed. The caller holds `_journal_lock`."""
@@ -240,15 +209,11 @@ class FlagService:
         self._journal.record(Subject.FLAG, noted, variant, cause if flag is SPECULATION else f"{flag.key}: {cause}")
         self._journaled[flag] = variant
 
-    @property
-    def _edit_cause(self) -> str:
-        return "changed on the flagd server" if self._file is None else "its file was edited"
-
     def _on_ready(self, details: EventDetails) -> None:
         self._journal_defaults()
         if self._error:
             self._error = ""
-            log.info("flag source %s: works again", self._source)
+            log.info("flag source %s: works again", self._backend.source)
 
     def _on_error(self, details: EventDetails) -> None:
         # Called at every poll while the file is broken. Handlers run in a pool: this one may be late.
@@ -258,15 +223,13 @@ class FlagService:
 
     def _report_broken(self, reason: str) -> None:
         """Logs a fault of the source, once. If the file itself has a fault, that is logged instead of `reason`."""
-        if self._file is not None:
-            try:
-                self._file.read()
-            except ValueError as error:
-                reason = str(error)
+        reason = self._backend.fault() or reason
         if reason and reason != self._error:
             self._error = reason
             log.warning(
-                "flag source %s: %s; the last good state, or else the default, is in force", self._source, reason
+                "flag source %s: %s; the last good state, or else the default, is in force",
+                self._backend.source,
+                reason,
             )
 
     def _wait_until_set(self, flag: Flag, variant: str) -> bool:
@@ -278,7 +241,7 @@ class FlagService:
                 return True
             if details.reason == "TARGETING_MATCH":
                 # A rule hides the default. The event may be of an earlier edit; after a whole poll it is of ours.
-                time.sleep(2 * _POLL_SECONDS)
+                time.sleep(2 * POLL_SECONDS)
                 return True
             self._changed.clear()
         return False

@@ -102,6 +102,12 @@ class RouteOption:
     chosen: bool = False
     why: str = ""
 
+    @property
+    def available_estimate(self) -> RouteEstimate:
+        """The estimate of a strategy that can be used."""
+        assert self.estimate is not None
+        return self.estimate
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -147,7 +153,7 @@ def choose(request: RouteRequest, local: LocalState, remote: VerifierState, pric
         best = max(way.quality for way in available)
         good_enough = [way for way in available if way.quality is best]
     in_limits = [way for way in good_enough if not _missed_limit(way, request, prices)]
-    costs = [way.estimate.cost for way in in_limits or good_enough if way.estimate is not None]
+    costs = [way.available_estimate.cost for way in in_limits or good_enough]
     by_money = None not in costs
     chosen = min(
         in_limits or good_enough,
@@ -202,8 +208,7 @@ def _estimate_remote(
 def _missed_limit(way: RouteOption, request: RouteRequest, prices: PriceList) -> str:
     """Returns the limit that the option exceeds, as text for people; empty if there is none. An unknown cost exceeds no
     limit."""
-    assert way.estimate is not None
-    seconds, cost = way.estimate.seconds, way.estimate.cost
+    seconds, cost = way.available_estimate.seconds, way.available_estimate.cost
     if request.max_seconds is not None and seconds > request.max_seconds:
         return f"{_format_seconds(seconds)} is over max_seconds {request.max_seconds:g}"
     if request.max_cost is not None and cost is not None and cost > request.max_cost:
@@ -213,16 +218,15 @@ def _missed_limit(way: RouteOption, request: RouteRequest, prices: PriceList) ->
 
 def _excess(way: RouteOption, request: RouteRequest) -> float:
     """Returns how far the option exceeds its limits: the larger ratio."""
-    assert way.estimate is not None
-    over = [way.estimate.seconds / request.max_seconds] if request.max_seconds else []
-    if request.max_cost and way.estimate.cost is not None:
-        over.append(way.estimate.cost / request.max_cost)
+    estimate = way.available_estimate
+    over = [estimate.seconds / request.max_seconds] if request.max_seconds else []
+    if request.max_cost and estimate.cost is not None:
+        over.append(estimate.cost / request.max_cost)
     return max(over, default=0.0)
 
 
 def _order(way: RouteOption, by_money: bool = True) -> tuple[float, float]:
-    assert way.estimate is not None
-    return (way.estimate.cost or 0.0) if by_money else 0.0, way.estimate.seconds
+    return (way.available_estimate.cost or 0.0) if by_money else 0.0, way.available_estimate.seconds
 
 
 def _with_reason(
@@ -258,11 +262,9 @@ def _why_not(
         return f"{way.strategy} was not requested"
     if way not in good_enough:
         return f"{way.strategy} is {way.quality.label}"
-    assert way.estimate is not None
-    assert chosen.estimate is not None
     if missed := _missed_limit(way, request, prices):
         return f"{way.strategy}: {missed}"
-    own_estimate, chosen_estimate = way.estimate, chosen.estimate
+    own_estimate, chosen_estimate = way.available_estimate, chosen.available_estimate
     if own_estimate.cost is not None and chosen_estimate.cost is not None and own_estimate.cost > chosen_estimate.cost:
         return f"{way.strategy} costs {money(prices.currency, own_estimate.cost)}"
     return f"{way.strategy} takes {_format_seconds(own_estimate.seconds)}"
@@ -271,12 +273,12 @@ def _why_not(
 def _reason(
     request: RouteRequest, ways: Sequence[RouteOption], chosen: RouteOption, prices: PriceList, note: str, missed: str
 ) -> str:
-    assert chosen.estimate is not None
     if request.only is not None:
         summary = f"strategy: {'request' if request.demanded else 'flag'}: {chosen.strategy}"
         return "; ".join(part for part in (summary, note, missed) if part)
-    spent = "" if chosen.estimate.cost is None else f" and {money(prices.currency, chosen.estimate.cost)}"
-    seconds = _format_seconds(chosen.estimate.seconds)
+    estimate = chosen.available_estimate
+    spent = "" if estimate.cost is None else f" and {money(prices.currency, estimate.cost)}"
+    seconds = _format_seconds(estimate.seconds)
     summary = f"strategy: auto: {chosen.strategy}, {seconds}{spent} for {chosen.quality.label}"
     missing: dict[str, list[str]] = {}
     for way in ways:
