@@ -218,6 +218,12 @@ class _Parts:
     def over(self) -> bool:
         return bool(self.stop) or (self.calls is not None and self.calls.done)
 
+    @property
+    def _open_calls(self) -> CallReader:
+        """The reader of calls, while the part is TOOL."""
+        assert self.calls is not None
+        return self.calls
+
     def feed(self, text: str) -> list[Delta]:
         deltas: list[Delta] = []
         while text and not self.over:
@@ -249,8 +255,7 @@ class _Parts:
         elif self.kind == REASONING:
             deltas.append(ReasoningDelta(text))
         elif self.kind == TOOL:
-            assert self.calls is not None
-            deltas += self.calls.feed(text)
+            deltas += self._open_calls.feed(text)
 
     def _pass(self, mark: str, deltas: list[Delta]) -> None:
         """Ends the current part at `mark` and begins the next part."""
@@ -265,9 +270,8 @@ class _Parts:
         self.kind, self._marks = to, StopScanner(tuple(self._table[to]))
 
     def _end_calls(self, mark: str, deltas: list[Delta]) -> None:
-        assert self.calls is not None
         whole = mark == self._end_of_calls
-        for delta in self.calls.end(mark if whole else "", cut=not whole):
+        for delta in self._open_calls.end(mark if whole else "", cut=not whole):
             if not isinstance(delta, TextDelta):
                 deltas.append(delta)
                 continue
