@@ -1,4 +1,4 @@
-"""An adapter: what fine-tuning added to a model, in a folder of its own, as `mlx_lm.lora` makes it."""
+"""Adapters: the results of fine-tuning a model, in folders of their own, as made by `mlx_lm.lora`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ANOTHER = "give the folder that `mlx_lm.lora` made (--adapter-path)"
 _FETCH = "fetch the adapter again"
 _KINDS = ("lora", "dora", "full")
 _NUMBERS = ("rank", "scale", "dropout")
-_LEAVES = ("lora_a", "lora_b", "m")  # of a layer that an adapter is on; DoRA alone has the last
+_LEAVES = ("lora_a", "lora_b", "m")  # the arrays of an adapted layer; only DoRA has the last
 
 
 def check_adapter(folder: Path) -> None:
-    """By the names, sizes and headers of its files. Raises ModelLoadError for the first that is wrong, OSError for one
-    that cannot be read. Whether it goes with the model is found when it is applied."""
+    """Checks the names, sizes and headers of an adapter's files. Raises ModelLoadError for the first fault, OSError for
+    an unreadable file. Whether it fits the model shows only when it is applied."""
     if not folder.is_dir():
         raise ModelLoadError("no such folder", _ANOTHER)
     for name in (CONFIG, WEIGHTS):
@@ -37,8 +37,9 @@ def check_adapter(folder: Path) -> None:
 
 
 def apply_adapter(model: Any, folder: Path) -> None:
-    """Puts it on mlx-lm's model; its weights are not read yet. Raises ModelLoadError where it is another model's, or
-    lacks an array that its configuration asks for: mlx-lm would leave the model's own in its place."""
+    """Applies the adapter to mlx-lm's model, without reading weights yet. Raises ModelLoadError if it belongs to
+    another model, or lacks an array that its configuration requires: mlx-lm would keep the model's own array
+    instead."""
     from draftd.models.mlx_lm import load_adapters
 
     try:
@@ -56,7 +57,7 @@ def apply_adapter(model: Any, folder: Path) -> None:
 
 
 def _trained(model: Any, config: Mapping[str, Any]) -> set[str]:
-    """The arrays that `mlx_lm.lora` trains and saves by this configuration, of a model that the adapter is on."""
+    """Returns the arrays that `mlx_lm.lora` trains and saves with this configuration."""
     if config.get("fine_tune_type") != "full":
         modules = [(path, module) for path, module in model.named_modules() if _LEAVES[0] in module]
         return {f"{path}.{leaf}" for path, module in modules for leaf in _LEAVES if leaf in module}
@@ -67,12 +68,14 @@ def _trained(model: Any, config: Mapping[str, Any]) -> set[str]:
         layer.unfreeze()
     names = {name for name, _ in tree_flatten(model.trainable_parameters())}
     model.unfreeze()
-    quantised = [path for path, module in model.named_modules() if hasattr(module, "bits")]  # which cannot be trained
+    quantised = [
+        path for path, module in model.named_modules() if hasattr(module, "bits")
+    ]  # quantized layers cannot be trained
     return names - {f"{path}.{name}" for path in quantised for name in ("weight", "scales", "biases")}
 
 
 def _check_config(config: Any) -> None:
-    """What mlx-lm reads of it."""
+    """Checks the values that mlx-lm reads."""
 
     def refuse(what: str, cure: str = _ANOTHER) -> NoReturn:
         raise ModelLoadError(f"{CONFIG} {what}", cure)

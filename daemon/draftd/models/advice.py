@@ -1,6 +1,6 @@
-"""What to tell people of a model's folder: why it cannot be loaded, and what will not work once it is.
+"""Advice about a model's folder: why it cannot be loaded, and which features will not work.
 
-Why is asked only after mlx-lm or transformers refused a folder: nothing here refuses one that they load.
+Causes are looked for only after mlx-lm or transformers refused a folder: nothing here refuses one that they load.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WHOLE = "give a whole model; as a draft a small one of the target's family, or 
 _FUSE = "make one model of it and its base model with `mlx_lm.fuse`, or give it as --adapter-path beside its base model"
 _MERGE = "merge it into its base model with PEFT's merge_and_unload, and convert that with `mlx_lm.convert`"
 
-# A head that drafts: words of its configuration, and how names of its weights begin.
+# Draft heads: words of their configuration, and prefixes of their weights' names.
 _HEADS = (
     ("EAGLE", r"eagle|draft_vocab_size", r"midlayer\.|fc\.weight|d2t"),
     ("Medusa", r"medusa", r"medusa_|\d+\.\d+\.(linear\.)?weight"),
@@ -42,7 +42,7 @@ _ABOVE_ZERO = ("hidden_size", "num_hidden_layers", "num_attention_heads", "inter
 
 
 def no_model(folder: Path) -> ModelLoadError | None:
-    """For a folder that has something else than a whole model: a head that drafts for one, or an adapter."""
+    """Returns the error for a folder without a whole model, such as a draft head or an adapter; None for others."""
     if not (folder / _CONFIG).is_file() and (folder / "adapter_config.json").is_file():
         peft = any(folder.glob("adapter_model.*"))
         what = "this is an adapter, which changes the weights of another model, and no whole model"
@@ -63,8 +63,8 @@ def no_model(folder: Path) -> ModelLoadError | None:
 
 
 def explained(folder: Path, error: Exception, *, tokenizer: bool = False) -> ModelLoadError | None:
-    """What is wrong, where it can be told from the folder and from what another library said of it, of its tokenizer or
-    of its model."""
+    """Returns the error that explains another library's `error` about the model, or, with `tokenizer`, about its
+    tokenizer; None if the folder does not tell."""
     if (other := no_model(folder)) is not None:
         return other
     config = _config(folder)
@@ -84,7 +84,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _weights(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
-    """Weights that are not those of the model in config.json, as MLX says it."""
+    """Explains weights that do not fit the model in config.json, from MLX's message."""
     packed = f"; {_CONFIG} says that they are packed by {how!r}" if (how := _packed(config)) else ""
     names = re.split(r",\s+", re.sub(r"^.*?:\s*", "", said, count=1, flags=re.DOTALL))
     first = names[0].rstrip(". \n")
@@ -100,7 +100,7 @@ def _weights(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadErr
 
 
 def _missing(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
-    """Keys that the architecture needs."""
+    """Explains missing keys that the architecture needs."""
     match = re.search(r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", said)
     if match is None:
         return None
@@ -112,7 +112,7 @@ def _missing(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadErr
 
 
 def _refused_value(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
-    """A value of config.json that transformers, which makes the tokenizer, does not take."""
+    """Explains a value of config.json that transformers, which makes the tokenizer, refuses."""
     if (match := re.search(r"Validation error for field '(\w+)'", said)) is None:
         return None
     name = "rope_scaling" if match[1] == "rope_parameters" and match[1] not in config else match[1]
@@ -121,7 +121,7 @@ def _refused_value(said: str, folder: Path, config: Mapping[str, Any]) -> ModelL
 
 
 def _wrong_value(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
-    """A value that should be a number, a number above 0 or an object, and is not."""
+    """Explains a value that should be a number, a number above 0 or an object, and is not."""
     numbers = _numbers(config)
     for name, value in config.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -140,7 +140,7 @@ def _wrong_value(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoa
 
 
 def check_numbers(config: Mapping[str, Any]) -> None:
-    """Raises ModelLoadError for text where mlx-lm has a number: some of it is used only once the model runs."""
+    """Raises ModelLoadError for text where mlx-lm needs a number: some values are used only once the model runs."""
     numbers = _numbers(config)
     if wrong := next((name for name, value in config.items() if isinstance(value, str) and name in numbers), ""):
         what = f"{_CONFIG}: {wrong} is {json.dumps(config[wrong])}, and must be a number"
@@ -148,7 +148,7 @@ def check_numbers(config: Mapping[str, Any]) -> None:
 
 
 def _numbers(config: Mapping[str, Any]) -> set[str]:
-    """Keys whose values are numbers to mlx-lm, and not null."""
+    """Returns the keys whose values must be numbers for mlx-lm, and are not null."""
     from draftd.models.mlx_lm import model_classes
 
     with contextlib.suppress(Exception):
@@ -165,7 +165,7 @@ def _wrong_token(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoa
 
 
 def _unreadable(folder: Path) -> ModelLoadError | None:
-    """A file of the tokenizer that holds something else than what its name says."""
+    """Explains a tokenizer file whose content does not fit its name."""
     for name in _TOKENIZER_FILES:
         file = folder / name
         if file.is_dir():
@@ -180,7 +180,7 @@ def _unreadable(folder: Path) -> ModelLoadError | None:
 
 
 def _unknown_form(error: Exception, config: Mapping[str, Any]) -> ModelLoadError | None:
-    """Weights in a form that mlx-lm does not know."""
+    """Explains weights in a format unknown to mlx-lm."""
     if packed := _packed(config):
         return ModelLoadError(f"mlx-lm does not read weights that are packed by {packed!r}", CONVERT)
     if isinstance(error, KeyError):
@@ -194,7 +194,7 @@ def _packed(config: Mapping[str, Any]) -> str:
 
 
 def end_ids(config: Mapping[str, Any]) -> list[int]:
-    """The ids in `eos_token_id`. Raises ModelLoadError for something else than ids."""
+    """Returns the ids in `eos_token_id`. Raises ModelLoadError for anything but ids."""
     value = config.get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(one, int) and not isinstance(one, bool) for one in ids):
@@ -207,14 +207,15 @@ def end_ids(config: Mapping[str, Any]) -> list[int]:
 
 
 def usable_end_ids(config: Mapping[str, Any]) -> list[int]:
-    """Returns those of `end_ids` that the model can write. Raises ModelLoadError, likewise."""
+    """Returns those of `end_ids` that the model can emit. Raises the same errors."""
     parts = (config, *(part for part in config.values() if isinstance(part, dict)))
     sizes = (size for part in parts if isinstance(size := part.get("vocab_size"), int))
     return [one for one in end_ids(config) if 0 <= one < next(sizes, 1 << 31)]
 
 
 def warnings(config: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: int) -> list[tuple[str, str]]:
-    """What of a loaded model will not work as people expect, and what to do. `vocabulary`: rows of its embedding."""
+    """Returns pairs of what will not work as expected in a loaded model, and the remedy. `vocabulary`: rows of its
+    embedding."""
     complaints = []
     if wrong := [one for one in end_ids(config) if not 0 <= one < vocabulary]:
         what = f"the end tokens that its configuration names have no embedding and are not used: {wrong}"
@@ -240,7 +241,7 @@ def warnings(config: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: int) -
 LARGE_DRAFT = 0.25
 """A draft with more of the target's bytes hardly pays, however much of it is accepted."""
 
-# Small models of a family, with their hidden size; docs/choosing-a-draft.md has them too.
+# Small models by family, with their hidden size; docs/choosing-a-draft.md lists them too.
 _SMALL_MODELS = {
     "qwen3": ("Qwen3-0.6B", 1024),
     "qwen3_moe": ("Qwen3-0.6B", 1024),
@@ -254,14 +255,14 @@ _SMALL_LLAMAS = {128_256: ("Llama-3.2-1B-Instruct", 2048), 49_152: ("SmolLM2-135
 
 
 def small_model(config: Mapping[str, Any]) -> str:
-    """Names a small model of the target's family that may draft for it; empty where none is known, and for a target
-    that is as small itself."""
+    """Returns the name of a small model of the target's family that may draft for it; empty if none is known, or the
+    target is as small."""
     name, hidden_size = _smallest(config)
     return name if _hidden_size(config) > hidden_size else ""
 
 
 def without_draft(config: Mapping[str, Any]) -> str:
-    """Tells people who serve a target without a draft model which may fit."""
+    """Tells people who serve a target without a draft model which one may fit."""
     name, _ = _smallest(config)
     if name and not small_model(config):
         advice = f"none smaller of its family is known than {name}: only text that repeats itself is drafted"
@@ -271,7 +272,7 @@ def without_draft(config: Mapping[str, Any]) -> str:
 
 
 def _smallest(config: Mapping[str, Any]) -> tuple[str, int]:
-    """The small model of the target's family, and its hidden size; an empty name where none is known."""
+    """Returns the small model of the target's family and its hidden size; an empty name if none is known."""
     kind, vocabulary = str(config.get("model_type")), (config.get("text_config") or config).get("vocab_size", 0)
     return _SMALL_LLAMAS.get(vocabulary, ("", 0)) if kind == "llama" else _SMALL_MODELS.get(kind, ("", 0))
 

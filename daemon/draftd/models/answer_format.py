@@ -1,7 +1,7 @@
-"""How a model writes an answer: the marks around its thoughts and its tool calls, and how a call is read.
+"""The format of a model's answers: the marks around thoughts and tool calls, and the parsing of calls.
 
-The marks are mlx-lm's (`TokenizerWrapper`), complete calls are read by its parsers (`mlx_lm.tool_parsers`). Those skip
-what they cannot read; here a call that is not wholly read is malformed.
+The marks are mlx-lm's (`TokenizerWrapper`), and complete calls are parsed by its parsers (`mlx_lm.tool_parsers`). Those
+skip unreadable parts; here a call that is not wholly parsed is malformed.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any, NamedTuple
 
 from draftd.models.generic_tools import CALL
 
-# What a stretch of an answer is. mlx-lm's names; a model's own format may have more.
+# The kinds of stretches of an answer, in mlx-lm's names; a model's own format may have more.
 NORMAL, REASONING, TOOL, HEADER = "normal", "reasoning", "tool", "header"
 GENERIC = "generic"  # the family of `generic_tools`
-_PATIENCE = 2 * 10**7  # characters to look at, for one call; about a second
-_HEADER_END = "<|message|>"  # of a message to a recipient that the format does not list
+_PATIENCE = 2 * 10**7  # characters to search in for one call; about a second
+_HEADER_END = "<|message|>"  # end of the header of a message to an unlisted recipient
 
 
 class MalformedCall(ValueError):
-    """A call that cannot be read as a whole."""
+    """The error for a call that cannot be parsed as a whole."""
 
 
 class FoundCall(NamedTuple):
-    """`arguments`: a JSON object."""
+    """A parsed call. `arguments`: a JSON object."""
 
     name: str
     arguments: str
 
 
 class CallFormat(NamedTuple):
-    """What a call of one tool must look like: `start`, `before`, a JSON object that the tool's parameters allow,
-    `after`, `end`. Between `start` and `end` may be several calls. Marks in these texts, such as `start` and `end`, are
-    special tokens in most vocabularies."""
+    """The required form of one tool's call: `start`, `before`, a JSON object allowed by the tool's parameters, `after`,
+    `end`. Several calls may stand between `start` and `end`. Marks in these texts are special tokens in most
+    vocabularies."""
 
     start: str
     before: str
@@ -45,9 +45,9 @@ class CallFormat(NamedTuple):
 
 
 class JsonStyle(NamedTuple):
-    """A format whose arguments are JSON as it is written. `header`, with the group `name`, is what stands before the
-    arguments, `footer` what completes the call after them, `closing` what may follow the last call. `forced` are header
-    and footer as a model writes them, with `NAME` for the name."""
+    """A format with arguments in JSON. `header`, with the group `name`, precedes the arguments, `footer` completes the
+    call after them, `closing` may follow the last call. `forced`: header and footer as a model writes them, with `NAME`
+    for the name."""
 
     header: re.Pattern[str]
     footer: re.Pattern[str]
@@ -87,9 +87,9 @@ _JSON_STYLES = {
 
 
 class _Shape(NamedTuple):
-    """Of the other formats: what an argument begins with; one argument; one call with a line break for each argument;
-    whether there may be several calls, and whether what is an argument here is one for the parser. A text that consists
-    of such calls is wholly read."""
+    """Patterns of a format without JSON: the beginning of an argument; one argument; one call with a line break for
+    each argument; whether there may be several calls; whether the parser sees the same arguments. A text that consists
+    of such calls is wholly parsed."""
 
     opener: str
     argument: str
@@ -99,7 +99,7 @@ class _Shape(NamedTuple):
 
 
 def _nested(levels: int = 8) -> str:
-    """Braces in braces, whatever else they have."""
+    """Returns a pattern for nested braces with any content."""
     return rf"\{{(?:[^{{}}]{'|' + _nested(levels - 1) if levels else ''})*\}}"
 
 
@@ -145,28 +145,28 @@ _SHAPES = {
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How tool calls are written, by the name of mlx-lm's parser. They stand between `start` and `end`; where `end` is
-    empty, they go on to the end of the answer."""
+    """How tool calls are written, by the name of mlx-lm's parser. They stand between `start` and `end`; with an empty
+    `end` they continue to the answer's end."""
 
     family: str
     start: str
     end: str
     parser: Callable[[str, Sequence[Mapping[str, Any]]], Any]
-    template: str = ""  # the chat template, for families that write in several ways
+    template: str = ""  # the chat template, for families with several formats
 
     @property
     def styles(self) -> Sequence[JsonStyle]:
-        """In which the arguments can be told piece by piece. None for formats that must be read as a whole."""
+        """Returns the styles in which arguments can be streamed; none for formats that must be parsed as a whole."""
         return _JSON_STYLES.get(self.family, ())
 
     @property
     def repeats(self) -> bool:
-        """Whether a demanded call may be followed by another, with marks of its own. A model that was taught no tools
-        might go on for ever."""
+        """Whether another call, with its own marks, may follow a demanded one. A model that was not taught tools might
+        never stop."""
         return self.family == "json_tools"
 
     def call_format(self, name: str) -> CallFormat | None:
-        """What a call of the tool `name` must look like, where its arguments are written as JSON; else None."""
+        """Returns the required form of a call of the tool `name` if its arguments are JSON, else None."""
         if not self.styles:
             return None
         last = self.family == "mistral" and "[ARGS]" not in self.template  # versions before 11
@@ -174,15 +174,15 @@ class ToolFormat:
         return CallFormat(self.start, before.replace("NAME", name), after, self.end)
 
     def read(self, text: str, tools: Sequence[Mapping[str, Any]]) -> list[FoundCall]:
-        """The calls in what was written between `start` and `end`; `tools` as OpenAI's API has them. Raises
-        MalformedCall where not all of it is calls of these tools."""
+        """Returns the calls in a text between `start` and `end`; `tools` as in OpenAI's API. Raises MalformedCall if
+        any of it is not a call of these tools."""
         text, shape = text.strip(), _SHAPES.get(self.family)
-        # Regular expressions look for an argument's end from each beginning.
+        # Regular expressions search for an argument's end from each beginning.
         if shape is not None and text.count(shape.opener) * len(text) > _PATIENCE:
             raise MalformedCall(f"{self.family}: too much to read")
         try:
             parsed_calls = self.parser(text, tools)
-        except Exception as error:  # each parser raises in its own ways
+        except Exception as error:  # each parser raises errors of its own
             raise MalformedCall(f"{self.family}: {error}") from None
         listed = parsed_calls if isinstance(parsed_calls, list) else [parsed_calls]
         if not listed or not self._whole(text, listed):
@@ -191,10 +191,10 @@ class ToolFormat:
         return [_checked(one, names) for one in listed]
 
     def _whole(self, text: str, parsed_calls: Sequence[Any]) -> bool:
-        """Whether the parser left nothing out."""
-        if self.family == "mistral":  # in what is no JSON it looks for calls anywhere
+        """Whether the parser skipped nothing."""
+        if self.family == "mistral":  # in text that is not JSON it finds calls anywhere
             return _is_json(text)
-        if self.family == "glm47" and "<arg_key>" not in text:  # what it makes of texts that it does not understand
+        if self.family == "glm47" and "<arg_key>" not in text:  # its result for texts that it does not understand
             return not text.startswith("[") and all(list(call["arguments"]) != ["raw"] for call in parsed_calls)
         if self.family == "pythonic":
             return _python_whole(text, parsed_calls)
@@ -210,7 +210,7 @@ class ToolFormat:
 
 
 def generic_format() -> ToolFormat:
-    """How a model writes the calls that `generic_tools` asks it for."""
+    """Returns the format of calls that `generic_tools` asks a model for."""
     return ToolFormat(GENERIC, *CALL, lambda text, tools: json.loads(text))
 
 
@@ -219,7 +219,7 @@ _BARE_CALL = re.compile(rf"\[[\w.]+\((?:{_BARE},\s*)*{_BARE}\)\]", re.DOTALL)
 
 
 def _python_whole(text: str, parsed_calls: Sequence[Any]) -> bool:
-    """Whether each argument was read. What is no Python may still be one call with bare values."""
+    """Whether each argument was parsed. A text that is not Python may still be one call with bare values."""
     try:
         listed = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -235,7 +235,7 @@ def _python_whole(text: str, parsed_calls: Sequence[Any]) -> bool:
 
 
 def is_object(text: str) -> bool:
-    """Whether it is a JSON object, and nothing that only Python takes for one."""
+    """Whether the text is a JSON object, without values that only Python accepts."""
     return _is_json(text) and text.lstrip().startswith("{")
 
 
@@ -262,7 +262,7 @@ def _checked(value: Any, names: set[str]) -> FoundCall:
         raise MalformedCall(f"the arguments of {name} are not an object")
     try:
         written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-        written.encode()  # half a character is none
+        written.encode()  # half of a surrogate pair is not a character
         return FoundCall(name, written)
     except (TypeError, ValueError, RecursionError) as error:
         raise MalformedCall(f"the arguments of {name} are not JSON: {error}") from None
@@ -270,8 +270,9 @@ def _checked(value: Any, names: set[str]) -> FoundCall:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """`thinking`: the marks around a thought. `structural`: marks that mean nothing. `transitions`: of formats with a
-    header before each part, from what to what a mark leads; `initial` is what an answer begins with."""
+    """The format of answers. `thinking`: the marks around a thought. `structural`: marks without meaning.
+    `transitions`: for formats with a header before each part, from which kind to which a mark leads; `initial`: the
+    first kind."""
 
     thinking: tuple[str, str] | None = None
     tools: ToolFormat | None = None
@@ -281,16 +282,16 @@ class AnswerFormat:
 
     @property
     def has_parts(self) -> bool:
-        """Whether an answer may have more than text, also where no tools are given."""
+        """Whether an answer may have more than text, even without tools."""
         return self.thinking is not None or bool(self.structural) or bool(self.transitions)
 
     def marks(self, with_tools: bool) -> dict[str, dict[str, str]]:
-        """For each kind of stretch, the marks that end it, and what then begins."""
+        """Returns, by kind of stretch, the marks that end it and the kind that follows."""
         table: dict[str, dict[str, str]] = {NORMAL: dict.fromkeys(self.structural, NORMAL), REASONING: {}, TOOL: {}}
         if self.thinking is not None:
             begin, end = self.thinking
             table[NORMAL][begin], table[REASONING][end] = REASONING, NORMAL
-            table[TOOL][end] = NORMAL  # a call that was begun within a thought and not ended
+            table[TOOL][end] = NORMAL  # an unfinished call inside a thought
         for source, edges in self.transitions.items():
             table.setdefault(source, {}).update((mark, to) for mark, to in edges if to != TOOL)
         if HEADER in table:

@@ -1,7 +1,8 @@
-"""Which BLAS multiplies on Linux: must run before the first `import mlx`.
+"""Chooses the BLAS on Linux; must run before the first `import mlx`.
 
-The mlx-cpu wheel bundles netlib's reference BLAS. A faster library loaded with RTLD_GLOBAL beforehand wins the symbol
-look-up, and the same wheel runs large fp32 matrix products ten times faster and more. On macOS MLX brings its own.
+The mlx-cpu wheel bundles netlib's reference BLAS. A faster library loaded with RTLD_GLOBAL beforehand wins symbol
+lookup, and the same wheel then computes large fp32 matrix products at least ten times faster. On macOS MLX has its
+own.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from draftd.errors import ConfigError
 
 _LIBRARIES = (("openblas", "libopenblas.so.0"), ("mkl", "libmkl_rt.so.3"), ("mkl", "libmkl_rt.so.2"))
 
-# Between the products of one token OpenBLAS's idle workers spin, for 2^26 cycles by default, on cores that MLX's own
+# Between the products of one token OpenBLAS's idle workers spin, by default for 2^26 cycles, on cores that MLX's own
 # threads and the server need: autoregressive decoding is a quarter faster without. 2^4 cycles: they sleep at once.
 _SPIN = ("OPENBLAS_THREAD_TIMEOUT", "4")
 
-# For diagnosis: what a machine without a faster library would do.
+# For diagnosis: behave like a machine without a faster library.
 _CHOICE, _BUNDLED = "DRAFTD_BLAS", "reference"
 
 INSTALL_HINT = "apt-get install libopenblas0-pthread (or: pip install mkl)"
 
 
 def load_blas() -> str:
-    """Loads the fastest BLAS there is; names what MLX will use: `metal`, `openblas`, `mkl` or `reference`.
+    """Loads the fastest available BLAS and returns its name: `metal`, `openblas`, `mkl` or `reference`. May be called
+    repeatedly.
 
-    Calling it twice is harmless. `reference` means that none was found, or that the environment's DRAFTD_BLAS asks for
-    the wheel's own: correct, but slow. Raises ConfigError where that variable says anything else.
-    """
+    `reference` means that none was found, or that DRAFTD_BLAS asks for the wheel's own: correct, but slow. Raises
+    ConfigError for any other value of that variable."""
     if sys.platform == "darwin":
         return "metal"
     if (chosen := os.environ.get(_CHOICE, "")) not in ("", _BUNDLED):
@@ -47,7 +48,7 @@ def load_blas() -> str:
 
 
 def compute_backend() -> str:
-    """Returns what MLX computes on: `metal`, `cuda` or `cpu (BLAS)`. Imports MLX, after the BLAS."""
+    """Returns the backend of MLX: `metal`, `cuda` or `cpu (BLAS)`. Imports MLX, after the BLAS."""
     library = load_blas()
     if library == "metal":
         return library
@@ -65,12 +66,12 @@ def device_name() -> str:
 
 
 def _candidates() -> list[tuple[str, str]]:
-    """System libraries first, then one that `pip install mkl` put beside this interpreter."""
+    """Returns system libraries first, then one that `pip install mkl` put beside this interpreter."""
     return [(name, f"{place}{library}") for place in ("", f"{sys.prefix}/lib/") for name, library in _LIBRARIES]
 
 
 def use_threads(count: int) -> None:
-    """As many for each product, whatever the library has chosen; nothing where MLX's own library multiplies."""
+    """Sets the number of threads for each product; does nothing if MLX's own library multiplies."""
     name = load_blas()
     for candidate, library in _candidates():
         if candidate == name:
@@ -80,7 +81,7 @@ def use_threads(count: int) -> None:
 
 
 def described(name: str) -> str:
-    """A library that `load_blas` named, with its version and how many threads it has; empty for Metal."""
+    """Returns a library named by `load_blas` with its version and threads; empty for Metal."""
     if name == "metal":
         return ""
     for candidate, library in _candidates():

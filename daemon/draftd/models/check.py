@@ -1,7 +1,7 @@
-"""What is wrong with a model's folder, by the names, sizes and headers of its files: no weights are read.
+"""Checks a model's folder by names, sizes and headers of its files, without reading weights.
 
-`serve` looks before it loads, a reload before it reads, and `doctor` instead. It knows what happens to downloads and
-clones; whether configuration and weights go together, mlx-lm finds when it opens them.
+`serve` checks before it loads, a reload before it reads, and `doctor` instead. The check covers the usual damage from
+downloads and clones; mlx-lm finds out whether configuration and weights fit when it opens them.
 """
 
 from __future__ import annotations
@@ -24,22 +24,28 @@ _FORMAT = "give a folder in mlx-lm's format, such as `mlx_lm.convert` makes"
 _ANOTHER = "serve a model of an architecture that mlx-lm has, or install a newer mlx-lm that has this one"
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
-_OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.npz", "*.gguf")  # of which the most can hold code
+_OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.npz", "*.gguf")  # most of which can contain code
 _HEADER_BYTES = 100_000_000  # the longest that safetensors allows
-_TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json")  # each is one, or most of one
+_TOKENIZERS = (
+    "tokenizer.json",
+    "*.model",
+    "*.tiktoken",
+    "vocab*",
+    "tekken.json",
+)  # each is a tokenizer, or most of one
 _WIDTHS = {8: "BOOL U8 I8 F8_E4M3 F8_E5M2 F8_E8M0", 16: "U16 I16 F16 BF16", 32: "U32 I32 F32", 64: "U64 I64 F64 C64"}
-_BITS = {name: bits for bits, names in _WIDTHS.items() for name in names.split()}  # of a safetensors dtype
+_BITS = {name: bits for bits, names in _WIDTHS.items() for name in names.split()}  # by safetensors dtype
 
 
 def check_folder(folder: Path, files: Sequence[tuple[Path, str]]) -> None:
-    """`files`: those that the model is read from, with their kinds, as `draftd.models.folder` lists them.
+    """Checks a folder. `files`: those that the model is read from, with their kinds, as listed by
+    `draftd.models.folder`.
 
-    Raises ModelLoadError for the first that is wrong: which file, in what way, and what to do; OSError for one that
-    cannot be read. Imports mlx-lm: the BLAS is to be loaded before.
-    """
+    Raises ModelLoadError for the first fault, with the file, the fault and the remedy; OSError for an unreadable file.
+    Imports mlx-lm, so the BLAS must be loaded before."""
     for file, kind in files:
         check_no_pointer(file)
-        # mlx-lm passes over one that is broken: the texts would not end where they should.
+        # mlx-lm ignores a broken one: texts would then not end where they should.
         if kind == "config" and file.name != "config.json" and not isinstance(read_json(file), dict):
             raise ModelLoadError(f"{file.name} is no JSON object", FETCH)
     _check_config(folder / "config.json")
@@ -58,7 +64,7 @@ def check_no_pointer(file: Path) -> None:
 
 
 def read_json(file: Path) -> Any:
-    """Raises ModelLoadError where it is none."""
+    """Reads JSON. Raises ModelLoadError if it is invalid."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
@@ -68,7 +74,7 @@ def read_json(file: Path) -> Any:
 
 
 def not_served(config: Mapping[str, Any]) -> str:
-    """What a model sees and hears besides text, which is left out: "vision", "vision, audio"; empty for most."""
+    """Returns the model's inputs besides text, which are not served: "vision", "vision, audio"; empty for most."""
     return ", ".join(kind for kind in ("vision", "audio") if config.get(f"{kind}_config"))
 
 
@@ -87,17 +93,17 @@ def _check_config(file: Path) -> None:
     try:
         with contextlib.redirect_stdout(said):
             model_classes(config)
-    except (ValueError, AttributeError):  # no such module, or one that is no model's
+    except (ValueError, AttributeError):  # no such module, or not a model's
         what = f"config.json: mlx-lm {version('mlx-lm')} has no architecture {kind!r}"
         raise ModelLoadError(what, _ANOTHER) from None
-    except SystemExit:  # so one of them ends the process where a package is missing
+    except SystemExit:  # one of them exits the process if a package is missing
         what = f"config.json: mlx-lm cannot run {kind!r} here: {' '.join(said.getvalue().split())}"
         raise ModelLoadError(what, _ANOTHER) from None
 
 
 def _check_shards(folder: Path, weights: Sequence[Path]) -> None:
-    """Checks that the weight files that the index names are there. An index that names none of the files belongs to
-    others, from which they were converted."""
+    """Checks that the weight files named by the index exist. An index that names none of the files belongs to those
+    from which they were converted."""
     named = indexed(folder)
     missing = sorted(named - {file.name for file in weights})
     if missing and (len(missing) < len(named) or not weights):
@@ -110,7 +116,7 @@ def _check_shards(folder: Path, weights: Sequence[Path]) -> None:
 
 
 def _check_arrays(weights: Sequence[Path]) -> None:
-    """Each file is whole, and no array is in two of them: which one mlx-lm would take depends on the disk."""
+    """Checks that each file is whole and no array is in two of them: which one mlx-lm would use depends on the disk."""
     files = dict[str, str]()
     for file in weights:
         names = check_weights(file)
@@ -121,8 +127,8 @@ def _check_arrays(weights: Sequence[Path]) -> None:
 
 
 def check_weights(file: Path) -> set[str]:
-    """Header and sizes; returns the names of the arrays. The header's length lies in the first eight bytes, and
-    places of arrays count from its own end: https://github.com/huggingface/safetensors#format."""
+    """Checks header and sizes, and returns the names of the arrays. The header's length is in the first eight bytes,
+    and offsets of arrays count from its end: https://github.com/huggingface/safetensors#format."""
 
     def refuse(what: str) -> NoReturn:
         raise ModelLoadError(f"{file.name} {what}", FETCH) from None
@@ -140,7 +146,7 @@ def check_weights(file: Path) -> set[str]:
             sizes = {name: _sizes(entry) for name, entry in header.items()}
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError):
             refuse("is no safetensors file: its header cannot be read")
-    # How far the arrays reach, in bytes after the header.
+    # The end of the last array, in bytes after the header.
     expected = 8 + length + max((end for end, _, _ in sizes.values()), default=0)
     if size < expected:
         refuse(f"is cut off: it has {size:,} of {expected:,} bytes")
@@ -154,8 +160,7 @@ def check_weights(file: Path) -> set[str]:
 
 
 def _sizes(entry: Mapping[str, Any]) -> tuple[int, int, int | None]:
-    """Of an array, in bytes: where it ends, how many it has, and how many its shape and dtype need, None where the
-    dtype is a rare one."""
+    """Returns an array's end, its bytes, and the bytes that its shape and dtype need (None for a rare dtype)."""
     begin, end = (int(offset) for offset in entry["data_offsets"])
     bits = _BITS.get(entry["dtype"])
     return end, end - begin, None if bits is None else math.prod(map(int, entry["shape"])) * bits // 8

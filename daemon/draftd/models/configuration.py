@@ -2,7 +2,7 @@
 
 Version 4 writes `rope_theta`, `rope_scaling` and `partial_rotary_factor`. Version 5 writes `rope_parameters`: one table
 for all layers, or one for each type of layer. Each architecture of mlx-lm reads one of the two forms and ignores the
-other. `normalised` adds the form that is missing. `check_read` refuses a value that still changes nothing.
+other. `normalised` adds the missing form. `check_read` refuses a value that still has no effect.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from draftd.models.names import (
     rename,
 )
 
-_PARTS = ("text_config", "llm_config", "language_config")  # where a model with several parts keeps its text model
+_PARTS = ("text_config", "llm_config", "language_config")  # where models with several parts keep the text model
 _THETA = ("rope_theta", "rotary_emb_base")
-_LOCAL_THETA = ("rope_local_base_freq", "rope_local_theta", "swa_rope_theta")  # of the layers with a sliding window
+_LOCAL_THETA = ("rope_local_base_freq", "rope_local_theta", "swa_rope_theta")  # of layers with a sliding window
 _PARTIAL = ("partial_rotary_factor", "rotary_pct")
 _ORIGINAL = "original_max_position_embeddings"
 
-_PER_LAYER = {"gemma4_text", "laguna", "mellum", "spark2_5"}  # they read a table for each type of layer
-_NEEDS_SCALING = {"deepseek_v2": "yarn", "minicpm3": "longrope"}  # they need a table; a factor of 1 changes nothing
+_PER_LAYER = {"gemma4_text", "laguna", "mellum", "spark2_5"}  # they read one table for each type of layer
+_NEEDS_SCALING = {"deepseek_v2": "yarn", "minicpm3": "longrope"}  # they require a table; a factor of 1 has no effect
 _NO_SCALING = ("default", "mrope")  # the sections of mrope are equal in a text
 _EXTENDED = ("yarn", "linear", "dynamic")
 
 _ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function")
-# What the names of an activation have in the source of an architecture and in configurations.
+# Parts of activations' names, in the source of an architecture and in configurations.
 _FAMILIES = ((r"silu|swiglu", r"silu|swish"), (r"gelu|geglu", r"gelu"), (r"relu", r"relu"))
 _READS_ACTIVATION = re.compile(r"hidden_act|activation_function|(args|config|self)\.\w*activation|activation\w*:")
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
@@ -66,7 +66,7 @@ _LENGTHS = (
 
 @dataclass(frozen=True, slots=True)
 class _Rope:
-    """How the layers of one type rotate. `scaling`: None where it changes nothing."""
+    """The rotary embedding of one type of layer. `scaling`: None if it has no effect."""
 
     theta: float | None
     partial: float | None
@@ -75,7 +75,7 @@ class _Rope:
 
 @dataclass(slots=True)
 class Computation:
-    """The numbers and frequencies that a model computes with besides its weights, by module."""
+    """The constants and frequencies that a model computes with besides its weights, by module."""
 
     facts: dict[tuple[str, str], object] = field(default_factory=dict)
     rotates: bool = False
@@ -83,8 +83,8 @@ class Computation:
 
 
 def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy with the rotary embedding in the forms of both versions, in its text model too, and without parts that are
-    null."""
+    """Returns a copy with the rotary embedding in both versions' forms, in its text model too, and without parts that
+    are null."""
     own = copy.deepcopy(dict(config))
     for name in ("quantization", "quantization_config"):
         if name in own and not own[name]:
@@ -99,16 +99,16 @@ def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
         if part is not own or not parts:
             rename(part, own, architecture)
     absent = [name for name in _PARTS if name in own and own[name] is None]
-    if absent:  # mlx-lm looks into it all the same: what it would have is beside it
+    if absent:  # mlx-lm reads it all the same: its contents are one level up
         flat = {name: value for name, value in own.items() if name not in _PARTS}
         own |= {name: copy.deepcopy(flat) for name in absent}
     return own
 
 
 def check_read(config: Mapping[str, Any]) -> None:
-    """Raises ModelLoadError for a key that decides the numbers, that the architecture does not read, and whose value is
-    not neutral. It makes the model without weights, once as configured and once for each value changed: where both
-    compute alike, the value is not read."""
+    """Raises ModelLoadError for a key that affects the numbers, has a value that is not neutral, and is not read by the
+    architecture. It makes the model without weights, once as configured and once for each changed value: if both
+    compute the same, the value is not read."""
     parts = [(name, dict(part)) for name, part in _text_parts(config)] or [("", dict(config))]
     for name, part in parts:
         prefix = f"{name}." if name else ""
@@ -118,7 +118,8 @@ def check_read(config: Mapping[str, Any]) -> None:
 
 
 def declared_context(config: Mapping[str, Any]) -> int | None:
-    """Tokens that the configuration declares, with what its rotary embedding extends them to; None if it is silent."""
+    """Returns the tokens that the configuration declares, including the extension by its rotary embedding; None if it
+    declares nothing."""
     for part in (config, *(part for _, part in _text_parts(config))):
         if declared := next((value for name in _LENGTHS if is_length(value := part.get(name))), None):
             return max(declared, _extended(part, declared))
@@ -130,7 +131,7 @@ def _extended(part: Mapping[str, Any], declared: int) -> int:
     rope = _main(ropes) if ropes else None
     if rope is None or rope.scaling is None or rope.scaling["type"] not in _EXTENDED:
         return declared
-    if str(part.get("model_type", "")).startswith("gemma3"):  # it declares the length after scaling
+    if str(part.get("model_type", "")).startswith("gemma3"):  # it declares the length including scaling
         return declared
     factor, original = rope.scaling.get("factor"), rope.scaling.get(_ORIGINAL)
     if not _is_number(factor) or not math.isfinite(factor):
@@ -151,7 +152,7 @@ def _first(part: Mapping[str, Any], names: Iterable[str]) -> float | None:
 
 
 def _layer_tables(part: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tables of `rope_parameters` by type of layer; one under "" where it is for all."""
+    """Returns the tables of `rope_parameters` by type of layer; a single one under ""."""
     parameters = part.get("rope_parameters")
     if not isinstance(parameters, Mapping):
         parameters = {}
@@ -163,8 +164,9 @@ def _layer_tables(part: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _ropes(part: Mapping[str, Any]) -> dict[str, _Rope]:
-    """Finds how each type of layer rotates, from either form; empty where the configuration does not say.
-    `rope_scaling` goes before `rope_parameters`, and a theta in a table before one beside it, as in transformers."""
+    """Returns the rotary embedding of each type of layer, from either form; empty if the configuration has none.
+    `rope_scaling` takes precedence over `rope_parameters`, and a theta in a table over one beside it, as in
+    transformers."""
     names = (*_THETA, *_LOCAL_THETA, *_PARTIAL, "rope_scaling", "rope_parameters", "attn_config")
     if all(part.get(name) is None for name in names):
         return {}
@@ -177,8 +179,8 @@ def _ropes(part: Mapping[str, Any]) -> dict[str, _Rope]:
             own = table | dict(old)
         theta = _first(own, _THETA)
         if theta is None and isinstance(inner := part.get("attn_config"), Mapping):
-            theta = _first(inner, _THETA)  # as version 4 writes it for dbrx
-        if theta is None and "rope_theta" not in own:  # null there: these layers do not rotate
+            theta = _first(inner, _THETA)  # version 4's form for dbrx
+        if theta is None and "rope_theta" not in own:  # null: these layers do not rotate
             theta = _first(part, _LOCAL_THETA) if local else None
             theta = _first(part, _THETA) if theta is None else theta
         partial = _first(own, _PARTIAL)
@@ -192,14 +194,14 @@ def _main(ropes: Mapping[str, _Rope]) -> _Rope:
 
 def _kind(table: Mapping[str, Any]) -> str:
     kind = str(table.get("rope_type") or table.get("type") or "default")
-    if kind == "su" or (kind == "yarn" and "short_factor" in table):  # older names of it
+    if kind == "su" or (kind == "yarn" and "short_factor" in table):  # older names of longrope
         return "longrope"
     return kind
 
 
 def _scaling(table: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns a table in the form of `rope_scaling`: both names of its type, a factor that is a float, and the length
-    that it was trained with; None where it changes nothing."""
+    """Returns a table in the form of `rope_scaling`: both names of its type, a float factor, and the trained length;
+    None if it has no effect."""
     kind = _kind(table)
     if kind in _NO_SCALING:
         return None
@@ -228,7 +230,7 @@ def _is_neutral(scaling: Mapping[str, Any] | None) -> bool:
 
 
 def _write(part: dict[str, Any], ropes: Mapping[str, _Rope], architecture: Architecture) -> None:
-    """Puts the keys of both versions into the part. Tables that the architecture reads itself stay as they are."""
+    """Adds the keys of both versions to the part. Tables that the architecture reads itself stay unchanged."""
     main, nested, reads_tables = _main(ropes), "" not in ropes, "rope_parameters" in architecture.arguments
     parameters = part.get("rope_parameters")
     if architecture.modules & _PER_LAYER:
@@ -264,17 +266,19 @@ def _write(part: dict[str, Any], ropes: Mapping[str, _Rope], architecture: Archi
             {_ORIGINAL: length} if is_length(length) else {}
         )
     if "phi3" in architecture.modules and scaling:
-        scaling.setdefault("long_factor", None)  # it asks for the name whatever the type
+        scaling.setdefault("long_factor", None)  # the architecture requires the key for every type
     part["rope_scaling"] = scaling
     if scaling and _ORIGINAL in scaling:
         part[_ORIGINAL] = scaling[_ORIGINAL]
 
 
 def _check_rope(config: Mapping[str, Any], name: str, part: Mapping[str, Any], prefix: str) -> None:
-    """`name`: of the part in `config`; empty for all of it."""
+    """Checks the rotary embedding. `name`: of the part in `config`; empty for the whole."""
     ropes = _ropes(part)
     per_layer = bool(architecture_of(part, config).modules & _PER_LAYER)
-    if not ropes or (per_layer and not isinstance(part.get("rope_parameters"), Mapping)):  # no keys beside them count
+    if not ropes or (
+        per_layer and not isinstance(part.get("rope_parameters"), Mapping)
+    ):  # keys beside them have no effect
         return
 
     def computed(**changes: Any) -> Computation:
@@ -296,9 +300,9 @@ def _check_rope(config: Mapping[str, Any], name: str, part: Mapping[str, Any], p
     types = part.get("layer_types")
     for layers, rope in ropes.items():
         if layers and isinstance(types, list) and layers not in types:
-            continue  # it has no such layers
+            continue  # there are no such layers
         of = f" of {layers}" if layers else ""
-        certain = layers != FULL or isinstance(types, list)  # otherwise there may be none of them
+        certain = layers != FULL or isinstance(types, list)  # otherwise there may be no such layers
         if certain and rope.theta is not None and configured.bases and rope.theta not in configured.bases:
             changed = computed(**_with_theta(part, layers))
             if changed.facts == configured.facts:
@@ -307,7 +311,7 @@ def _check_rope(config: Mapping[str, Any], name: str, part: Mapping[str, Any], p
             try:
                 changed = computed(**_without_scaling(part, layers))
             except Exception:
-                continue  # the architecture cannot do without, so it reads it
+                continue  # the architecture requires it, so it reads it
             if changed.facts == configured.facts:
                 raise _refusal(_scaling_words(prefix, rope.scaling, of), config)
 
@@ -319,7 +323,7 @@ def _scaling_words(prefix: str, scaling: Mapping[str, Any] | None, of: str = "")
 
 
 def _with_theta(part: Mapping[str, Any], layers: str) -> dict[str, Any]:
-    """The part's tables with another theta for these layers, wherever it is written."""
+    """Returns the part's tables with another theta for these layers, wherever it is written."""
     changes = {}
     names = _LOCAL_THETA if layers == SLIDING else _THETA
     for name in names:
@@ -355,7 +359,7 @@ def _in_table(part: Mapping[str, Any], layers: str, change: Any) -> dict[str, An
 
 
 def computation(config: dict[str, Any]) -> Computation:
-    """Of the model without its weights, whose random values are never computed."""
+    """Returns the constants of the model without weights, whose random values are never computed."""
     import mlx.core as mx
     from mlx import nn
 
@@ -380,7 +384,7 @@ def computation(config: dict[str, Any]) -> Computation:
 
 
 def _check_layers(config: Mapping[str, Any], part: Mapping[str, Any], prefix: str) -> None:
-    """Which layers see the whole text, where the architecture knows only every how many of them do."""
+    """Checks which layers see the whole text, if the architecture only knows a period of them."""
     architecture, types = architecture_of(part, config), part.get("layer_types")
     counted = architecture.arguments & set(PERIODS) and reads_period(architecture)
     if counted and isinstance(types, list) and FULL in types and period_of(types) is None:
@@ -388,7 +392,7 @@ def _check_layers(config: Mapping[str, Any], part: Mapping[str, Any], prefix: st
 
 
 def _check_constants(config: Mapping[str, Any], part: Mapping[str, Any], prefix: str) -> None:
-    """Values beside the rotary embedding. An architecture whose source has the name reads it."""
+    """Checks values besides the rotary embedding. An architecture reads a value if its source has the name."""
     source = "".join(inspect.getsource(module) for module in dict.fromkeys((*modules_of(part), *modules_of(config))))
     if not source:
         return

@@ -1,5 +1,5 @@
-"""Messages in the shape that a chat template takes. What it takes is found out by rendering small conversations with
-it: templates differ, and say nothing of it.
+"""Shapes messages for a chat template. What a template accepts is found by rendering small conversations, because
+templates differ and do not declare it.
 
 Messages and tools are those of OpenAI's API, as all templates expect them. Arguments of calls are objects.
 """
@@ -26,14 +26,13 @@ _END_OF_TEXT = "draftd_end_of_text"
 
 
 class ToolsIgnored(ValueError):
-    """The template leaves out the tools that it is given."""
+    """The template ignores the tools that it is given."""
 
 
 class CallShape(NamedTuple):
-    """How messages with calls, and with their results, are given. `no_content`: without content where it is empty;
-    `text_arguments`: as JSON; `short_ids`: of nine letters and digits, as Mistral's templates want them; `in_content`:
-    calls as text, for templates that leave them out; `as_user`: results as a user's text, for those that leave them
-    out."""
+    """The form of messages with calls and results. `no_content`: without empty content; `text_arguments`: arguments as
+    JSON text; `short_ids`: ids of nine letters and digits, as in Mistral's templates; `in_content`: calls as text, for
+    templates that ignore calls; `as_user`: results as a user's text, for templates that ignore results."""
 
     text_arguments: bool = False
     no_content: bool = False
@@ -66,11 +65,11 @@ class CallShape(NamedTuple):
 
 
 def unfinished(messages: Messages, render: Callable[[Messages], str]) -> str:
-    """The chat up to the end of the last message's text, for an answer that goes on right there. `render` begins no
-    message after the last. Raises ValueError where the template changes that text."""
+    """Returns the chat up to the end of the last message's text, for an answer that continues it. `render` adds no new
+    message. Raises ValueError if the template changes that text."""
     last = messages[-1]
     text = str(last["content"])
-    # The mark keeps white space before it, also where the template trims the text.
+    # The mark keeps white space before it, even if the template trims the text.
     marked = render([*messages[:-1], {**last, "content": text + _END_OF_TEXT}])
     rendered, separator, _ = marked.rpartition(_END_OF_TEXT)
     if not separator or not rendered.endswith(text.lstrip()):
@@ -82,13 +81,13 @@ _GENERIC_CALLS = CallShape(in_content=True, as_user=True)
 
 
 class TemplateShape:
-    """What one template takes. Each question is asked when it first matters, and once."""
+    """The abilities of one template. Each question is answered once, when it first matters."""
 
     def __init__(
         self, render: Callable[[Messages, Messages], str], source: str | None, *, generic_tools: bool = False
     ) -> None:
-        """`render`, of messages and tools, raises whatever it likes. `source` None: code renders the messages.
-        `generic_tools`: tools, calls and results become text, and the template is given none."""
+        """`render` takes messages and tools and may raise anything. `source` None: code renders the messages.
+        `generic_tools`: tools, calls and results become text, and the template gets none."""
         self._render, self._source, self._generic_tools = render, source, generic_tools
         self._systems: dict[bool, bool] = {}  # with tools, and without
         self._several_systems: dict[bool, bool] = {}  # with tools, and without
@@ -96,7 +95,7 @@ class TemplateShape:
         self._twice: dict[tuple[str, bool], bool] = {}  # by role, with tools, and without
 
     def shaped(self, messages: Messages, tools: Messages = ()) -> tuple[list[dict[str, Any]], Messages]:
-        """Messages and tools as the template takes them. Raises NotTaken."""
+        """Returns messages and tools in the form that the template accepts. Raises NotTaken."""
         if self._generic_tools:
             with_description = generic_tools.described(messages, tools) if tools else messages
             return self._shaped([_GENERIC_CALLS.of(one) for one in with_description], ()), ()
@@ -144,17 +143,17 @@ class TemplateShape:
 
     @cached_property
     def _takes_tools_with_system(self) -> bool:
-        """Some tell of tools in a system message only."""
+        """Whether the template describes tools if there is a system message: some do so only then."""
         return self._shows([_EMPTY_SYSTEM, _USER], _TOOLS, _PROBE)
 
     @cached_property
     def _takes_developers(self) -> bool:
-        if self._source is not None:  # many write whatever role they are given
+        if self._source is not None:  # many templates write any role that they are given
             return "developer" in self._source
         return self._shows([{"role": "developer", "content": _PROBE}, _USER], (), _PROBE)
 
     def _takes_system(self, with_tools: bool) -> bool:
-        """Gemma's raises on one, others leave it out."""
+        """Whether the template accepts a system message: Gemma's raises, others ignore it."""
         if with_tools not in self._systems:
             probe = [{"role": "system", "content": _PROBE}, _USER]
             self._systems[with_tools] = self._shows(probe, _TOOLS if with_tools else (), _PROBE)
@@ -166,8 +165,8 @@ class TemplateShape:
         return self._shows([first, second, _USER, {"role": "assistant", "content": "b"}, later, _USER], tools, *marks)
 
     def _takes_twice(self, role: str, tools: Messages) -> bool:
-        """Whether two messages of one role may follow each other: Gemma's and Mistral's templates want a user's and an
-        assistant's by turns."""
+        """Whether two messages of one role may follow each other: Gemma's and Mistral's templates want user and
+        assistant to alternate."""
         key = role, bool(tools)
         if key not in self._twice:
             marks = [f"{_PROBE}_{i}" for i in range(2)]
@@ -187,7 +186,7 @@ class TemplateShape:
     def _shows(self, messages: Messages, tools: Messages, *marks: str) -> bool:
         try:
             text = self._render(messages, tools)
-        except Exception:  # templates raise on what they do not take, each in its own way
+        except Exception:  # templates raise many kinds of errors
             return False
         return all(mark in text for mark in marks)
 
@@ -207,11 +206,11 @@ class TemplateShape:
         for shape in shapes:
             if self._shows([shape.of(one) for one in probe], tools, _ARGUMENT, _RESULT):
                 return shape
-        return CallShape()  # the template says why
+        return CallShape()  # the template's own error says why
 
 
 def _with_instructions_of_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Puts the text of system messages before the user's first, for templates that have no place for them."""
+    """Moves the text of system messages before the user's first, for templates without a system role."""
     instructions = "\n\n".join(one["content"] for one in messages if one["role"] == "system" and one["content"])
     others = [one for one in messages if one["role"] != "system"]
     if not instructions:
@@ -224,7 +223,8 @@ def _with_instructions_of_user(messages: list[dict[str, Any]]) -> list[dict[str,
 
 
 def _joined(messages: list[dict[str, Any]], roles: set[str]) -> list[dict[str, Any]]:
-    """With one message for several in a row of one of these roles, as Anthropic's API makes one turn of them."""
+    """Returns the messages, with successive ones of the same of these roles joined, as Anthropic's API joins them to
+    one turn."""
     if not roles:
         return messages
     joined_messages: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
-"""Downloads what a model on the hub has and the cache lacks.
+"""Downloads a hub model's files that the cache lacks.
 
-huggingface_hub names the files and lays out the cache. Files in Git LFS, which are the large ones, are downloaded here:
-huggingface_hub 2 writes each attempt to a file with a random name, and begins again after an interruption. Here a file
-has one partial file in the cache, which the next attempt of any process continues, and a SHA-256 that is checked.
+huggingface_hub names the files and lays out the cache. Files in Git LFS, the large ones, are downloaded here, because
+huggingface_hub 2 writes each attempt to a new random file and starts over after an interruption. Here a file has one
+partial file in the cache, which the next attempt of any process continues, and its SHA-256 is checked.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
 
 _STREAMS = 4  # files at a time
-_SMALL_SECONDS = 300.0  # for all that is not in Git LFS
-_SILENT_SECONDS = 120.0  # without a byte of a file, until the download fails
+_SMALL_SECONDS = 300.0  # for all files outside Git LFS
+_SILENT_SECONDS = 120.0  # without receiving a byte, before the download fails
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0  # between attempts
 _ATTEMPTS = 3
-_LOOK_SECONDS, _RATE_SECONDS = 0.5, 10.0  # between two looks at the files; over which the rate is taken
-_STALE_SECONDS = 3600.0  # a partial file that is older belongs to no running download
+_LOOK_SECONDS, _RATE_SECONDS = 0.5, 10.0  # between two checks of the files; span of the measured rate
+_STALE_SECONDS = 3600.0  # older partial files belong to no running download
 _BUSY = (408, 429, 500, 502, 503, 504)
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
@@ -59,9 +59,9 @@ Progress = Callable[[str], None]
 def download(
     repo: str, *, adapter: bool = False, offline: bool = False, progress: Progress = lambda line: None
 ) -> Path:
-    """The folder of a model, or of an adapter, whose files are all there: those that are not in the cache are
-    downloaded. A copy that is whole is served if the hub does not give a newer one. `progress` takes a line for people
-    twice a second. Raises ModelLoadError. `offline`: only the cache is looked at."""
+    """Returns the complete folder of a model or an adapter, after downloading missing files. A complete copy is used if
+    the hub does not give a newer one. `progress` receives a line for people twice a second. Raises ModelLoadError.
+    `offline`: only looks in the cache."""
     from huggingface_hub import constants
 
     there = cached(repo, adapter=adapter)
@@ -83,7 +83,7 @@ def download(
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """A file in Git LFS, and where it is in the cache: `path` once it is whole, `partial` until then."""
+    """A file in Git LFS and its place in the cache: `path` once complete, `partial` until then."""
 
     name: str
     size: int
@@ -96,7 +96,7 @@ class _Blob:
 
     @property
     def there(self) -> int:
-        """Bytes of it."""
+        """Bytes downloaded so far."""
         for file in (self.path, self.partial):
             try:
                 return min(self.size, file.stat().st_size)
@@ -106,24 +106,24 @@ class _Blob:
 
 
 class _Stopped(Exception):
-    """The download was stopped from outside."""
+    """Raised when the download was stopped from outside."""
 
 
 class _Download:
-    """Of what is missing of one model."""
+    """Downloads the missing files of one model."""
 
     def __init__(self, repo: str, adapter: bool, progress: Progress) -> None:
         self._repo, self._adapter, self._progress = repo, adapter, progress
         self._storage, self._stop = storage_folder(repo), threading.Event()
 
     def run(self, there: CachedModel) -> Path:
-        """Returns the folder. `there`: what the cache has. Raises ModelLoadError, and what the hub and the disk
-        raise."""
+        """Returns the folder. `there`: the cache's present contents. Raises ModelLoadError, and errors of the hub and
+        the disk."""
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils import disable_progress_bars
         from huggingface_hub.utils import logging as hub_logging
 
-        # Draftd says how far it is and what is wrong; the log has room for one voice.
+        # draftd reports progress and errors itself; two voices would confuse the log.
         disable_progress_bars()
         hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         for _ in range(_ATTEMPTS):
@@ -134,10 +134,10 @@ class _Download:
             check_files(sizes, self._adapter)
             large = {one.rfilename for one in info.siblings or [] if one.lfs is not None}
             small = [name for name in needed_files(sizes, self._adapter) if name not in large]
-            # This also notes the listing and the revision in the cache, for `cached`.
+            # This also writes the listing and the revision to the cache, for `cached`.
             get_small = partial(snapshot_download, self._repo, allow_patterns=small, etag_timeout=ANSWER_SECONDS)
             folder = Path(_within(_SMALL_SECONDS, get_small))
-            if folder.name == info.sha:  # else the model was changed in between
+            if folder.name == info.sha:  # otherwise the model was changed in between
                 break
         else:
             raise TimeoutError
@@ -162,7 +162,7 @@ class _Download:
         raise AssertionError
 
     def _download(self, blobs: Collection[_Blob], commit: str, total: int) -> None:
-        """`total`: bytes of all files of the model."""
+        """Downloads the files in parallel. `total`: bytes of all files of the model."""
         (self._storage / "blobs").mkdir(parents=True, exist_ok=True)
         self._remove_stale({blob.partial for blob in blobs})
         needed = sum(blob.size - blob.there for blob in blobs)
@@ -184,7 +184,7 @@ class _Download:
         _log.info("downloaded %s: %s in %s", self._repo, amount(needed), span(time.monotonic() - began))
 
     def _report(self, blobs: Collection[_Blob], total: int, rate: _Rate) -> None:
-        """Of what is on the disk: another process may be the one that downloads it."""
+        """Reports the bytes on disk; another process may be the one downloading."""
         left = sum(blob.size - blob.there for blob in blobs)
         speed = rate.of(total - left)
         how_far = f"downloading {self._repo}: {share(total - left, total)}"
@@ -200,7 +200,7 @@ class _Download:
         from huggingface_hub.utils import WeakFileLock
 
         if blob.size <= constants.MAX_HTTP_DOWNLOAD_SIZE:
-            # The lock that huggingface_hub takes for it.
+            # The lock that huggingface_hub also uses for this file.
             lock = cache_folder() / ".locks" / self._storage.name / f"{blob.sha256}.lock"
             lock.parent.mkdir(parents=True, exist_ok=True)
             with WeakFileLock(lock):
@@ -211,7 +211,7 @@ class _Download:
         hf_hub_download(self._repo, blob.name, revision=commit, etag_timeout=ANSWER_SECONDS)
 
     def _receive(self, blob: _Blob, commit: str) -> None:
-        """Downloads the rest of its partial file, and checks the whole."""
+        """Downloads the rest of a partial file, and checks the whole."""
         import httpx2
         from huggingface_hub import hf_hub_url
         from huggingface_hub.errors import HfHubHTTPError
@@ -244,7 +244,7 @@ class _Download:
                 raise _other_file(blob)
 
     def _stream(self, url: str, file: BinaryIO, begin: int, end: int) -> None:
-        """One answer of the hub, from byte `begin` on; what goes on beyond `end` is not read to its own end."""
+        """Receives one answer of the hub from byte `begin` on; an answer beyond `end` is not read to its end."""
         from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
         headers = build_hf_headers() | {"Accept-Encoding": "identity"}
@@ -252,26 +252,26 @@ class _Download:
             headers["Range"] = f"bytes={begin}-"
         with get_session().stream("GET", url, headers=headers, timeout=ANSWER_SECONDS) as response:
             hf_raise_for_status(response)
-            if begin and response.status_code != 206:  # it does not give parts: this is the file from its beginning
+            if begin and response.status_code != 206:  # the hub ignored the range: this is the file from its beginning
                 file.truncate(0)
             for piece in response.iter_bytes():
                 if self._stop.is_set():
                     raise _Stopped
                 file.write(piece)
-                file.flush()  # it is what the next attempt has, and what `_report` sees
+                file.flush()  # for the next attempt, and for `_report`
                 if file.tell() > end:
                     return
 
     def _remove_stale(self, wanted: Collection[Path]) -> None:
-        """What downloads that were killed have left behind."""
+        """Deletes partial files left by killed downloads."""
         for file in (self._storage / "blobs").glob("*.incomplete"):
             if file not in wanted and time.time() - file.stat().st_mtime > _STALE_SECONDS:
                 file.unlink(missing_ok=True)
 
 
 def _within(seconds: float, call: Callable[[], str]) -> str:
-    """Raises TimeoutError, and leaves the call behind, where it takes longer: huggingface_hub lists files without a
-    limit of its own."""
+    """Calls `call`. After `seconds` raises TimeoutError and leaves the call behind: huggingface_hub lists files without
+    a time limit."""
     answer = Future[str]()
 
     def run() -> None:
@@ -291,7 +291,7 @@ class _Rate:
         self._seen = deque([(time.monotonic(), done)])
 
     def of(self, done: int) -> float | None:
-        """None until something came; 0 where nothing came for a while."""
+        """Returns the rate; None until something was received, 0 after a while without data."""
         now = time.monotonic()
         self._seen.append((now, done))
         while len(self._seen) > 2 and now - self._seen[1][0] > _RATE_SECONDS:
@@ -309,14 +309,14 @@ def _blob(info: ModelInfo, name: str, folder: Path) -> _Blob:
 
 
 def _other_file(blob: _Blob) -> ModelLoadError:
-    """Removes what came, so that the next attempt begins again."""
+    """Deletes what was received, so that the next attempt starts over, and returns the error."""
     blob.partial.unlink(missing_ok=True)
     what = f"the hub sent another file than the {blob.name} of {blob.size:,} bytes that it lists (SHA-256, size)"
     return ModelLoadError(what, "try again: this file is downloaded from its beginning")
 
 
 def _pause(error: Exception, failures: int) -> float | None:
-    """Seconds until another attempt; None where none would help."""
+    """Returns the seconds until the next attempt; None if none would help."""
     from huggingface_hub.errors import HfHubHTTPError
 
     pause: float = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (failures - 1))

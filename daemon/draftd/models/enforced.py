@@ -1,12 +1,12 @@
-"""A JSON schema in other words that mean the same, where llguidance enforces those.
+"""Rewrites a JSON schema to an equivalent one that llguidance enforces.
 
-- `oneOf` is `anyOf` where no value can be of two branches: their types differ, or a property that one of them requires,
-  such as the one that tells variants apart.
-- `propertyNames` that lists names, or has a pattern, a length or a format, is `properties` or `patternProperties`.
-- `not: {}`, which zod has for what is never there, is `false`.
-- `unevaluatedProperties: false` beside `allOf` is `additionalProperties: false` beside the names that any part has.
-- Patterns of zod's that look ahead are the same without.
-- Bounds of integers are at most those of 64 bits, the least 1,024 above that.
+- `oneOf` becomes `anyOf` if no value can match two branches: their types differ, or a property that one of them
+  requires, such as the one that distinguishes variants.
+- `propertyNames` that lists names, or has a pattern, a length or a format, becomes `properties` or `patternProperties`.
+- `not: {}`, zod's form for a property that is never there, becomes `false`.
+- `unevaluatedProperties: false` beside `allOf` becomes `additionalProperties: false` beside the names of all parts.
+- zod's patterns with lookahead become equal ones without.
+- Bounds of integers are limited to those of 64 bits, the lowest 1,024 above that.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 from draftd.models.schemas import rebuilt, referred
 
 _TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
-_DEEPEST = 4  # references, and properties of properties, until two branches may overlap
-_PATIENCE = 100_000  # pairs of schemas to look at; a quarter of a second
-_LEAST, _MOST = -(2**63) + 1024, 2**63 - 1  # integers that llguidance takes; it reads the first as a float
+_DEEPEST = 4  # references and nested properties; beyond, two branches may overlap
+_PATIENCE = 100_000  # pairs of schemas to compare; a quarter of a second
+_LEAST, _MOST = -(2**63) + 1024, 2**63 - 1  # integers that llguidance accepts; it reads the first as a float
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MORE_NAMES = (
     "additionalProperties",
@@ -30,7 +30,11 @@ _MORE_NAMES = (
     "if",
     "dependentSchemas",
 )  # may allow some
-_BESIDE_NAMES = ("properties", "patternProperties", "unevaluatedProperties")  # would mean something else
+_BESIDE_NAMES = (
+    "properties",
+    "patternProperties",
+    "unevaluatedProperties",
+)  # keywords beside which it would mean something else
 _SAYS_NOTHING = ("type", "title", "description", "default", "examples", "deprecated", "$comment")
 _SECONDS = r"\d+(?:[.,]\d+)?S"
 _TIME = rf"T(?:\d+H(?:\d+M)?(?:{_SECONDS})?|\d+M(?:{_SECONDS})?|{_SECONDS})"
@@ -49,8 +53,8 @@ _WITHOUT_LOOKAHEAD = {
 
 
 def in_enforced_words(schema: Any) -> Any:
-    """Copies a schema. Raises ValueError for bounds that cannot be enforced, RecursionError for one that is nested very
-    deeply."""
+    """Returns a rewritten copy of a schema. Raises ValueError for bounds that cannot be enforced, RecursionError for
+    very deep nesting."""
     return rebuilt(schema, _Rewording(schema).reworded)
 
 
@@ -102,7 +106,7 @@ class _Rewording:
 
     def _closed(self, schema: dict[str, Any]) -> dict[str, Any]:
         parts, names = [schema], dict[str, Any]()
-        for part in parts:  # which grows
+        for part in parts:  # `parts` grows meanwhile
             self._left -= 1
             if self._left < 0 or not isinstance(part, dict) or any(key in part for key in _MORE_NAMES):
                 return schema
@@ -117,7 +121,7 @@ class _Rewording:
         return all(self._exclude(one, other, _DEEPEST) for one, other in combinations(branches, 2))
 
     def _exclude(self, schema_a: Any, other: Any, depth: int) -> bool:
-        """Whether it is certain that no value is of both."""
+        """Whether certainly no value matches both schemas."""
         if schema_a is False or other is False:
             return True
         self._left -= 1
@@ -137,7 +141,7 @@ class _Rewording:
         return common == {"object"} and self._have_other_properties(schema_a, other, depth - 1)
 
     def _choices(self, schema: dict[str, Any]) -> Iterator[list[Any]]:
-        """Lists of schemas; a value is of one of each list."""
+        """Yields lists of schemas; a value matches one of each list."""
         if "$ref" in schema:
             yield [referred(self._root, schema["$ref"])]
         for key in ("anyOf", "oneOf"):
@@ -153,7 +157,7 @@ class _Rewording:
 
 
 def _bound(schema: dict[str, Any]) -> None:
-    """Raises ValueError for a bound that is too far out."""
+    """Limits bounds. Raises ValueError for a bound that is too large to enforce."""
     kinds = _named_types(schema, ["number"])
     if "number" not in kinds and "integer" not in kinds:
         return
@@ -174,7 +178,7 @@ def _types(schema: dict[str, Any]) -> frozenset[str]:
 
 
 def _named_types(schema: dict[str, Any], default: list[Any]) -> list[Any]:
-    """Lists what `type` names; `default` where there is no `type`."""
+    """Returns the types in `type`; `default` without `type`."""
     named = schema.get("type", default)
     return named if isinstance(named, list) else [named]
 
@@ -187,7 +191,7 @@ def _type(value: Any) -> str:
 
 
 def _values(schema: dict[str, Any]) -> list[Any] | None:
-    """All that `const` or `enum` allow; None where there is neither."""
+    """Returns all values that `const` or `enum` allow; None without either."""
     if "const" in schema:
         return [schema["const"]]
     values = schema.get("enum")
@@ -195,7 +199,8 @@ def _values(schema: dict[str, Any]) -> list[Any] | None:
 
 
 def _kind(value: Any) -> Any:
-    """Equal for values that JSON Schema takes for equal, such as 1 and 1.0; also for all lists, and for all objects."""
+    """Returns a key that is equal for values that JSON Schema considers equal, such as 1 and 1.0; all lists share one,
+    and so do all objects."""
     return _type(value) if isinstance(value, (list, dict)) else value
 
 
@@ -214,7 +219,7 @@ def _properties(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _property(schema: dict[str, Any], name: str) -> Any:
-    """The schema of a property; False where an object cannot have it."""
+    """Returns the schema of a property; False if an object cannot have it."""
     if name in (properties := _properties(schema)):
         return properties[name]
     return "patternProperties" in schema or schema.get("additionalProperties", True)

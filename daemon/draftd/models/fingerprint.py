@@ -1,6 +1,6 @@
-"""A model to the last byte: the SHA-256 of each of its files, and the quantisation that its configuration names.
+"""Identifies a model to the last byte: the SHA-256 of each file, and the quantization in its configuration.
 
-Files are hashed where they lie, in pieces, and each once: again only when it is another file.
+Files are hashed in place, in pieces, and only once unless they change.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from draftd.errors import NotNow, NotServing
 from draftd.files import remove_leftovers, replace_file
 from draftd.models.folder import Stamp, model_files
 
-_PIECE_BYTES = 1 << 20  # hashed at a time, without Python's lock: others run meanwhile
-_ATTEMPTS = 3  # at a file that changes while it is read
-_LEFT_SECONDS = 60.0  # after which what a killed process was writing is removed
+_PIECE_BYTES = 1 << 20  # hashed at a time, without Python's lock, so other threads run meanwhile
+_ATTEMPTS = 3  # to read a file that changes meanwhile
+_LEFT_SECONDS = 60.0  # after which a killed process's temporary file is deleted
 
 _TOKENIZER_CONFIG = "tokenizer_config.json"
-DECISIVE = ("weights", "config", "adapter")  # what the model computes depends on no other
-FILE = "fingerprints.json"  # in the state folder of a user: what any daemon or rank of his has hashed
+DECISIVE = ("weights", "config", "adapter")  # kinds of files that the model's results depend on
+FILE = "fingerprints.json"  # in a user's state folder: hashes by all his daemons and ranks
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class FileFingerprint:
-    """`kind`: weights, config, tokenizer, chat_template, adapter."""
+    """One file's hash. `kind`: weights, config, tokenizer, chat_template, adapter."""
 
     name: str
     kind: str
@@ -42,28 +42,28 @@ class FileFingerprint:
 
 @dataclass(frozen=True, slots=True)
 class ModelFingerprint:
-    """Of one model. `quantization` reads "4 bits, groups of 64", or "none"."""
+    """A model's fingerprint. `quantization` reads "4 bits, groups of 64", or "none"."""
 
     quantization: str
     files: tuple[FileFingerprint, ...]
 
 
 def digest(what: Any) -> str:
-    """Of what JSON has."""
+    """Returns the digest of a JSON value."""
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
 def model_digest(fingerprint: ModelFingerprint) -> str:
-    """SHA-256 over the files by which a model computes: those of two that are the same compute the same."""
+    """Returns the SHA-256 over the files that decide a model's results: equal for models that compute the same."""
     return digest([(file.name, file.bytes, file.sha256) for file in fingerprint.files if file.kind in DECISIVE])
 
 
 class Fingerprints:
-    """Takes fingerprints on a thread of its own, and remembers what it has hashed. `submit`, `close` and `hashed_bytes`
-    are for any thread, `of` for work that was submitted."""
+    """Computes fingerprints on its own thread, and remembers hashes. `submit`, `close` and `hashed_bytes` are for any
+    thread, `of` for submitted work."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """`path`: a file that remembers what was hashed, also by other processes."""
+        """`path`: a file that keeps hashes, shared with other processes."""
         self._path = path
         self._digests = dict[Path, tuple[Stamp, str]]()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftd-model-hash")
@@ -71,8 +71,8 @@ class Fingerprints:
         self.hashed_bytes = 0
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Runs `work`, which calls `of`, on the thread that hashes, after what was submitted before: a large model
-        takes a minute. The future has NotServing after `close`."""
+        """Runs `work`, which calls `of`, on the hashing thread after earlier work: a large model takes a minute. The
+        future raises NotServing after `close`."""
         try:
             return self._thread.submit(work)
         except RuntimeError:
@@ -81,7 +81,8 @@ class Fingerprints:
             return refused
 
     def of(self, folder: Path, adapter: Path | None = None) -> ModelFingerprint:
-        """Raises NotNow, naming the file, where one cannot be read or is being written; NotServing once closed."""
+        """Returns a model's fingerprint. Raises NotNow, naming the file, if one is unreadable or being written;
+        NotServing once closed."""
         try:
             kinds, own, hashed = dict(model_files(folder, adapter)), (folder, adapter), self.hashed_bytes
             digests = self._remembered() | self._digests
@@ -94,12 +95,12 @@ class Fingerprints:
             raise NotNow(f"{Path(error.filename or folder).name}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Gives up what it is at, within a piece, and cancels what waits."""
+        """Stops hashing after the current piece, and cancels waiting work."""
         self._closing.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _remembered(self) -> dict[Path, tuple[Stamp, str]]:
-        """Nothing where there is no such file, or none that says anything."""
+        """Returns the kept hashes; none if the file is missing or unreadable."""
         try:
             document = {} if self._path is None else json.loads(self._path.read_bytes())
             return {Path(file): (Stamp(**stamp), digest) for file, (stamp, digest) in document.items()}
@@ -107,7 +108,7 @@ class Fingerprints:
             return {}
 
     def _remember(self) -> None:
-        """Writes nothing where the disk takes no more."""
+        """Writes the hashes; does nothing if the disk is full."""
         if self._path is not None:
             digests = self._remembered() | self._digests
             document = {
@@ -131,7 +132,7 @@ class Fingerprints:
         raise NotNow(f"{file.name} is being written: ask again when it is whole")
 
     def _hashed(self, file: Path, size: int) -> str:
-        """Of its first `size` bytes: one that goes on growing would have no end."""
+        """Returns the hash of a file's first `size` bytes, because a growing file would have no end."""
         digest, piece = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
         with file.open("rb", buffering=0) as source:
             while size > 0 and (read := source.readinto(piece[: min(size, _PIECE_BYTES)])):
@@ -148,7 +149,7 @@ def _stopping() -> NotServing:
 
 
 def _template(folder: Path) -> list[FileFingerprint]:
-    """The chat template where it lies within the tokenizer's configuration: several, with their names, as JSON."""
+    """Returns the chat template inside the tokenizer's configuration; several, with their names, as JSON."""
     template = _json(folder / _TOKENIZER_CONFIG).get("chat_template")
     if not template:
         return []
@@ -170,8 +171,8 @@ def _quantization(folder: Path) -> str:
 
 
 def quantization(config: Mapping[str, Any]) -> str:
-    """In words. MLX's own form has `bits` and `group_size`, and an entry for each layer that is treated otherwise; that
-    of others names its method."""
+    """Describes the quantization. MLX's own form has `bits` and `group_size`, and entries for layers with other values;
+    other forms name their method."""
     said = []
     if "bits" in config:
         said.append(f"{config['bits']} bits")
@@ -186,7 +187,7 @@ def quantization(config: Mapping[str, Any]) -> str:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Empty where there is no such file, or none that says anything."""
+    """Reads JSON; empty if the file is missing or unreadable."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
         if isinstance(value := json.loads(path.read_bytes()), dict):
             return value

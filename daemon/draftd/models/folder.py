@@ -1,7 +1,8 @@
-"""A model as it lies on disk: a folder, or what a hub id stands for.
+"""A model on disk: a local folder, or the folder of a hub id.
 
-Weights are read lazily: opening a model checks its files against its configuration and costs milliseconds. What reads
-them is their first evaluation, in the caller's own pieces."""
+Weights are read lazily: opening a model checks its files against its configuration in milliseconds. Weights are read
+when first evaluated, in pieces that the caller chooses.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from draftd.models.download import download
 from draftd.models.hub import is_hub_id, no_model_name
 from draftd.models.shards import INDEX, WEIGHTS, only, surplus
 
-# Those that mlx-lm reads. The first kind that a name fits is its own.
+# Files that mlx-lm reads. A file has the first kind whose pattern it matches.
 _KINDS = (
     ("weights", (WEIGHTS,)),
     ("config", ("config.json", "generation_config.json", "hf_quant_config.json")),
@@ -32,7 +33,7 @@ _ADAPTER = (("adapter", ("adapter_config.json", "adapters.safetensors")),)
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Enough of a file to notice that it is another, without reading it."""
+    """Enough of a file's metadata to notice a change without reading it."""
 
     bytes: int
     modified_ns: int
@@ -40,15 +41,15 @@ class Stamp:
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """Raises OSError."""
+        """Reads a file's stamp. Raises OSError."""
         status = path.stat()
         return cls(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Where a model lies, and its adapter. `stamps`: their files by name when they were read; None where they are not
-    in memory."""
+    """The paths of a model and its adapter. `stamps`: their files by name, when they were read; None if the model is
+    not in memory."""
 
     folder: Path
     stamps: Mapping[str, Stamp] | None = None
@@ -56,26 +57,26 @@ class ModelFiles:
 
     @classmethod
     def noted(cls, folder: Path, adapter: Path | None = None) -> Self:
-        """As they are now. Note them before they are read: one that changes meanwhile is then seen to have."""
+        """Returns the files' present state. Call it before reading them, so that a change meanwhile is noticed."""
         return cls(folder, stamps(folder, adapter), adapter)
 
     @property
     def changed(self) -> bool:
-        """Whether what lies there is no longer what was read. Looks at the disk."""
+        """Whether the files on disk differ from those that were read."""
         return self.stamps is not None and self.stamps != stamps(self.folder, self.adapter)
 
 
 @dataclass(frozen=True, slots=True)
 class PairFiles:
-    """Of all models that are configured. One that was made in memory has none."""
+    """The files of all configured models; a model made in memory has none."""
 
     target: ModelFiles | None = None
     drafts: Mapping[DrafterName, ModelFiles] = field(default_factory=dict)
 
 
 def model_files(folder: Path, adapter: Path | None = None) -> list[tuple[Path, str]]:
-    """The files that a model is read from, by name, each with its kind: weights, config, chat_template, tokenizer; then
-    those of its adapter."""
+    """Returns the files that a model is read from, by name, each with its kind: weights, config, chat_template,
+    tokenizer; then its adapter's."""
     files = _files(folder, _KINDS)
     left_out = surplus(folder, (file.name for file, kind in files if kind == "weights"))
     files = [(file, kind) for file, kind in files if kind != "weights" or file.name not in left_out]
@@ -83,7 +84,7 @@ def model_files(folder: Path, adapter: Path | None = None) -> list[tuple[Path, s
 
 
 def _files(folder: Path, kinds: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[Path, str]]:
-    """Those of these kinds, by name; none where there is no such folder."""
+    """Returns the files of these kinds, by name; none if there is no such folder."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         names = sorted(file.name for file in folder.iterdir() if file.is_file())
         return [(folder / name, kind) for name in names if (kind := _kind(name, kinds))]
@@ -95,23 +96,24 @@ def _kind(name: str, kinds: Sequence[tuple[str, Sequence[str]]]) -> str:
 
 
 def stamps(folder: Path, adapter: Path | None = None) -> dict[str, Stamp]:
-    """Of its files, by name; none where there is no such folder."""
+    """Returns the stamps of a model's files, by name; none if there is no such folder."""
     result = {}
     for file, _ in model_files(folder, adapter):
-        with contextlib.suppress(FileNotFoundError):  # it went since the folder was listed
+        with contextlib.suppress(FileNotFoundError):  # it was deleted after the folder was listed
             result[file.name] = Stamp.of(file)
     return result
 
 
-UNREADABLE = "look at free memory and the disk, and run `draftd doctor`"  # what to do, where weights cannot be read
+UNREADABLE = "look at free memory and the disk, and run `draftd doctor`"  # the remedy if weights cannot be read
 _LOOK = "look at its permissions, and at the disk"
 _NO_TOKENIZER = "its tokenizer cannot be loaded"
 _TRAIN = "give an adapter that `mlx_lm.lora` made for this model"
-_PIECE_BYTES = 8 << 20  # read at a time; an array that is larger is read whole
+_PIECE_BYTES = 8 << 20  # read at a time; larger arrays are read whole
 
 
 class ModelFolder:
-    """`path` is a local folder or a hub id, which is downloaded if it must be. Raises ModelLoadError for neither."""
+    """A model's folder. `path`: a local folder or a hub id, which is downloaded if needed. Raises ModelLoadError if it
+    is neither."""
 
     def __init__(
         self,
@@ -122,11 +124,11 @@ class ModelFolder:
         offline: bool = False,
         progress: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`role` is how errors call it. `adapter`: the folder of what is put on its weights, or a hub id. `offline`:
-        what is not in the cache is not downloaded. `progress` takes lines on how far a download is."""
+        """`role`: its name in errors. `adapter`: an adapter's folder or hub id. `offline`: nothing is downloaded.
+        `progress` receives lines about a download."""
         self.path, self._adapter_path = path, adapter
         self.called = f"{role}: {path}"
-        self._folder = Path(path)  # for what is said of it while it is looked for
+        self._folder = Path(path)  # for messages while it is being found
         self._adapter: Path | None = None
         if adapter is not None:
             with self.told("it cannot be found", part=f"adapter {adapter}: "):
@@ -134,11 +136,11 @@ class ModelFolder:
         with self.told("it cannot be found"):
             self._folder = _find(path, offline=offline, progress=progress)
         self._checked_config: dict[str, Any] | None = None
-        self.tokenizer_changes = ""  # how `tokenizer` departs from what transformers makes of the files
+        self.tokenizer_changes = ""  # how `tokenizer` differs from transformers' own for the same files
 
     @property
     def name(self) -> str:
-        """A label of low cardinality: a hub id as it is, a folder by its last one or two parts; then its adapter's."""
+        """A label of low cardinality: a hub id, or the last one or two parts of a folder; then the adapter's."""
         local = Path(self.path).expanduser()
         label = _label(local, {"target", "draft", "model"}) if local.is_dir() else self.path
         if (adapter := self._adapter_path) is None:
@@ -147,18 +149,18 @@ class ModelFolder:
         return f"{label}+{own}"
 
     def files(self) -> ModelFiles:
-        """Its files as they are now."""
+        """Returns the present state of its files."""
         return ModelFiles.noted(self._folder, self._adapter)
 
     @property
     def surplus(self) -> str:
-        """What to say of weight files that are not read, since the index does not name them; empty without any."""
+        """A warning about weight files that are ignored because the index does not name them; empty without any."""
         names = sorted(surplus(self._folder, (file.name for file in self._folder.glob(WEIGHTS))))
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return f"files that {INDEX} does not name are not read: {', '.join(names[:3])}{more}" if names else ""
 
     def check(self) -> None:
-        """Looks at its files; reads no weights. Raises ModelLoadError with what is wrong, and what to do."""
+        """Checks its files without reading weights. Raises ModelLoadError with the fault and the remedy."""
         from draftd.models.adapter import check_adapter
         from draftd.models.advice import check_numbers
         from draftd.models.configuration import check_read
@@ -175,12 +177,11 @@ class ModelFolder:
                 check_adapter(self._adapter)
 
     def open(self, share: Callable[[Callable[[], Any]], Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """The model and its configuration; its weights are not read yet. Raises ModelLoadError. `share`: makes of what
-        opens it, each time anew, the model that a part of it is kept of.
+        """Returns the model, without its weights read yet, and its configuration. `share`: takes a function that opens
+        the whole model, and returns the part to keep. Raises ModelLoadError.
 
-        On Linux, floating-point weights become fp32: other types do not go through BLAS there. Each matrix is stored as
-        BLAS multiplies it fastest (layout.py).
-        """
+        On Linux, floating-point weights become fp32, the only type that goes through BLAS. Each matrix is stored as
+        BLAS multiplies it fastest (layout.py)."""
         import mlx.core as mx
 
         from draftd.models.adapter import apply_adapter
@@ -212,7 +213,7 @@ class ModelFolder:
         return model, config
 
     def tokenizer(self, config: dict[str, Any] | None = None) -> Any:
-        """mlx-lm's tokenizer. `config`: the model's, which may name more tokens that end a text."""
+        """Returns mlx-lm's tokenizer. `config`: the model's, which may name more end tokens."""
         from draftd.models.advice import usable_end_ids
         from draftd.models.mlx_lm import load_tokenizer
         from draftd.models.tokenizer import check_template, complete_templates, template_of_processor
@@ -237,7 +238,7 @@ class ModelFolder:
         return loaded_tokenizer
 
     def tokenizer_digest(self) -> str:
-        """Differs when the tokenizer's files do: reading them is cheap, making a tokenizer of them is not."""
+        """Returns a digest of the tokenizer's files: much cheaper than making the tokenizer."""
         digest = hashlib.sha256()
         with self.told("its tokenizer cannot be read"):
             for file, kind in model_files(self._folder):
@@ -247,8 +248,8 @@ class ModelFolder:
 
     @contextlib.contextmanager
     def told(self, failed: str, cure: str = "fetch the model again", part: str = "") -> Iterator[None]:
-        """Says of which model an error is, and of what `part` of it. What another library refuses becomes one line:
-        what `failed`, and why. What is no whole model is called that, whatever it lacks."""
+        """Turns another library's error into one line that names the model and its `part`: what `failed`, and why. An
+        incomplete model is reported as such, whatever it lacks."""
         try:
             yield
         except ModelLoadError as error:
@@ -265,12 +266,12 @@ class ModelFolder:
             raise ModelLoadError(what, self._cure(cure)) from error
 
     def _cure(self, cure: str) -> str:
-        """What is whole in the hub's cache is not downloaded again by itself."""
+        """Returns the remedy; files that are complete in the hub's cache are not downloaded again by themselves."""
         return cure.replace(FETCH, f"run `hf download {self.path} --force-download`") if is_hub_id(self.path) else cure
 
 
 def _find(path: str, *, adapter: bool = False, offline: bool, progress: Callable[[str], None]) -> Path:
-    """The folder that `path` names. Raises ModelLoadError."""
+    """Returns the folder that `path` names. Raises ModelLoadError."""
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder
@@ -288,8 +289,8 @@ def _label(folder: Path, generic: set[str]) -> str:
 
 
 def _whole_numbers(model: Any) -> str:
-    """Weights that are whole numbers and should not be, as those of a format that mlx-lm takes for another: they
-    compute nonsense, or nothing."""
+    """Returns the weights that are unexpectedly integers, as in a format that mlx-lm mistakes for another: they compute
+    nonsense, or nothing."""
     import mlx.core as mx
     from mlx import nn
 
@@ -301,7 +302,7 @@ def _whole_numbers(model: Any) -> str:
 
 
 def parameters(model: Any) -> list[Any]:
-    """A model's arrays, those that it uses first at the end: `read` takes them from there."""
+    """Returns a model's arrays in reverse order of use, because `read` takes them from the end."""
     from mlx.utils import tree_flatten
 
     return [array for _, array in reversed(tree_flatten(model.parameters()))]
@@ -312,10 +313,8 @@ def weight_bytes(model: Any) -> int:
 
 
 def read(arrays: list[Any], what: str) -> Iterator[None]:
-    """Reads weights a piece at a time, and takes each array from the list then: whoever wants them holds them besides.
-
-    Raises ModelLoadError, naming `what`, where one cannot be read or is not finite.
-    """
+    """Reads weights piece by piece, and removes each array from the list before; callers that need them keep their own
+    references. Raises ModelLoadError, naming `what`, if one is unreadable or not finite."""
     import mlx.core as mx
 
     while arrays:
@@ -324,7 +323,7 @@ def read(arrays: list[Any], what: str) -> Iterator[None]:
             piece.append(arrays.pop())
             size += piece[-1].nbytes
         try:
-            mx.eval(piece)  # by themselves: what is computed to look at them takes memory as well
+            mx.eval(piece)  # separately: checking them takes memory too
             sound = _finite([one for one in piece if mx.issubdtype(one.dtype, mx.floating)])
         except Exception as error:
             raise ModelLoadError(f"{what}: its weights cannot be read: {in_one_line(error)}", UNREADABLE) from error
@@ -334,8 +333,8 @@ def read(arrays: list[Any], what: str) -> Iterator[None]:
 
 
 def _finite(arrays: list[Any]) -> bool:
-    """Whether all of their numbers are. The sums tell, in a sixth of the time that looking at each number takes, unless
-    one is too large itself."""
+    """Whether all numbers in the arrays are finite. Checks their sums, which takes a sixth of the time of checking each
+    number, unless a sum itself overflows."""
     import mlx.core as mx
 
     if not arrays or bool(mx.isfinite(mx.stack([one.astype(mx.float32).sum() for one in arrays])).all().item()):
@@ -344,8 +343,8 @@ def _finite(arrays: list[Any]) -> bool:
 
 
 def check_scales(model: Any, what: str) -> None:
-    """Raises ModelLoadError, naming `what` and the layer, where scales that are packed into bytes stand for numbers
-    that are not finite. `read` takes them for whole numbers."""
+    """Raises ModelLoadError, naming `what` and the layer, if scales packed into bytes stand for numbers that are not
+    finite. To `read` they are integers."""
     import mlx.core as mx
 
     for path, module in model.named_modules():

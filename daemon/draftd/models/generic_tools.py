@@ -1,5 +1,5 @@
-"""Tools for models whose chat template takes none, in the form that Hermes models were taught and many others know:
-described in the system message, calls and their results between marks in the text.
+"""Tools for models whose chat template has none, in the Hermes format that many models know: tools are described in the
+system message, calls and results stand between marks in the text.
 
 Source: https://github.com/NousResearch/Hermes-Function-Calling.
 """
@@ -23,8 +23,8 @@ The user's next message then has the results, each between {begin} and {end}."""
 
 
 def described(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with the tools, as OpenAI's API has them, at the end of the first system message, or in one of their
-    own before all others."""
+    """Returns the messages with the tools, in OpenAI's format, at the end of the first system message, or in a new one
+    at the start."""
     listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     example = call_text({"name": "name of the tool", "arguments": {"name of the argument": "value"}})
     text = _TOLD.format(tools=listed, call=example, begin=_RESULT[0], end=_RESULT[1])
@@ -37,7 +37,7 @@ def described(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str
 
 
 def call_text(function: Mapping[str, Any]) -> str:
-    """`function`: name and arguments of a call."""
+    """Returns a call as text. `function`: its name and arguments."""
     return f"{CALL[0]}\n{json.dumps(function, ensure_ascii=False)}\n{CALL[1]}"
 
 

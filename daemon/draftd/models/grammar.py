@@ -1,6 +1,6 @@
-"""Grammars that an answer must follow, as llguidance compiles them for a tokenizer.
+"""Grammars that an answer must follow, compiled by llguidance for a tokenizer.
 
-A grammar travels as a string: JSON, or Lark's notation as llguidance extends it
+A grammar is a string: JSON, or Lark's notation as extended by llguidance
 (https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md).
 """
 
@@ -26,22 +26,23 @@ if TYPE_CHECKING:
 
     from draftd.models.answer_format import CallFormat
 
-_KEPT_CHARACTERS = 2 << 20  # of grammars that stay compiled: some take 150 bytes of memory a character
-# White space is given, so that what must follow is known, and proposed for nothing. So most models were taught to write
-# JSON in one line.
+_KEPT_CHARACTERS = 2 << 20  # characters of grammars that stay compiled: some use 150 bytes of memory per character
+# White space is fixed, so that more tokens are forced, and drafted at no cost. Most models were trained to write
+# JSON in one line anyway.
 _JSON: JsonCompileOptions = {
     "item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False, "lenient": False
 }  # fmt: skip
 
 
 def json_schema(schema: str) -> str:
-    """Of JSON that a schema allows. Raises ValueError where that is no JSON object; `compile` says what else is wrong
-    with it."""
+    """Returns the grammar of JSON that a schema allows. Raises ValueError if the schema is not a JSON object; `compile`
+    reports other faults."""
     return _of_schema(_parsed_schema(schema))
 
 
 def arguments(parameters: str) -> str:
-    """Of the arguments of a call, by the schema of the tool's parameters; empty, of one without. Raises ValueError."""
+    """Returns the grammar of a call's arguments, from the schema of the tool's parameters, empty without any. Raises
+    ValueError."""
     return _of_schema(closed(_parsed_schema(parameters or "{}")))
 
 
@@ -69,7 +70,7 @@ def json_object() -> str:
 
 
 def regex(expression: str) -> str:
-    """Of texts that match as a whole, in the syntax of Rust's regex crate."""
+    """Returns the grammar of texts that match as a whole, in the syntax of Rust's regex crate."""
     from llguidance import LLMatcher
 
     return str(LLMatcher.grammar_from_regex(expression))
@@ -80,12 +81,12 @@ def choice(texts: Sequence[str]) -> str:
 
 
 def lark(grammar: str) -> str:
-    """In Lark's notation, or in GBNF. Raises ValueError where it is GBNF and cannot be read."""
+    """Returns the grammar for Lark's notation or GBNF. Raises ValueError for unreadable GBNF."""
     from llguidance.gbnf_to_lark import any_to_lark
 
     try:
         return _in_lark(any_to_lark(grammar))
-    except Exception as error:  # it raises many kinds
+    except Exception as error:  # llguidance raises many kinds
         raise ValueError(f"it cannot be read: {error}") from None
 
 
@@ -104,21 +105,19 @@ def _parsed(text: str) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class CompiledGrammar:
-    """A grammar that is ready for as long as this is held."""
+    """A grammar that stays compiled as long as this object lives."""
 
     matcher: Any  # at the beginning of a text
 
 
 class Grammars:
-    """Compiled for one tokenizer, once each, and copied for each sequence. Those that were used last stay, and all that
-    are held. Any thread.
-
-    llguidance bounds what compiling takes, in steps; the interpreter lock is free meanwhile.
-    """
+    """Grammars of one tokenizer, compiled once each and copied for each sequence. The most recently used stay compiled,
+    and all that are referenced. Any thread. llguidance limits the steps of compiling, and releases the interpreter lock
+    meanwhile."""
 
     def __init__(self, fast: Any, end_ids: Collection[int], vocabulary: int) -> None:
-        """`fast`: a tokenizer of transformers built on the tokenizers library. `vocabulary`: ids that masks are
-        of, at least all of the tokenizer's."""
+        """`fast`: a transformers tokenizer built on the tokenizers library. `vocabulary`: ids in a mask, at least all
+        of the tokenizer's."""
         self._fast, self.end_ids, self.vocabulary = fast, frozenset(end_ids), vocabulary
         self._tokenizer: Any = None
         self._compiled: WeakValueDictionary[str, CompiledGrammar] = WeakValueDictionary()
@@ -136,9 +135,9 @@ class Grammars:
         thought: tuple[str, str] | None = None,
         begun: bool = False,
     ) -> str:
-        """Of an answer that is `body`, a grammar, where there is one, or a call of one of these tools, whose parameters
-        are beside it; `several`: or more calls, one after the other. Before it may stand a
-        `thought`, which is between these marks; the prompt may have `begun` it. Raises ValueError."""
+        """Returns the grammar of an answer: `body`, if not empty, or a call of one of these tools with their
+        parameters; with `several`, successive calls. A `thought` between these marks may precede it; the prompt may
+        have `begun` it. Raises ValueError."""
         if not calls and thought is None:
             return body
         with self._lock:
@@ -159,7 +158,7 @@ class Grammars:
             rules.append("start: answer")
         else:
             opened, closed = (self._literal(mark) for mark in thought)
-            if closed.startswith("<["):  # one token, which no text has
+            if closed.startswith("<["):  # one token, which occurs in no text
                 rules.append(f"thought: /(?s:.*)/ {closed}")
             else:
                 rules.append(f"thought[stop={closed}]: /(?s:.*)/")
@@ -168,7 +167,7 @@ class Grammars:
         return json.dumps({"grammars": [{"lark_grammar": "\n".join(reversed(rules))}, *parts]})
 
     def _literal(self, text: str) -> str:
-        """A text in Lark's notation, by its tokens: marks are special ones in most vocabularies."""
+        """Returns a text in Lark's notation, by its tokens: marks are special tokens in most vocabularies."""
         pieces, plain = list[str](), b""
         for token in [*self._tokenizer.tokenize_str(text, parse_special=True), None]:
             special = token is None or self._tokenizer.is_special_token(token)
@@ -183,8 +182,8 @@ class Grammars:
         return " ".join(pieces)
 
     def compile(self, grammar: str) -> tuple[CompiledGrammar, float]:
-        """Has it ready for `matcher`; the seconds that this took are 0 where it was. Raises ValueError with what is
-        wrong with it, or why there are no grammars for this tokenizer."""
+        """Prepares a grammar for `matcher`. Returns it and the seconds that compiling took, 0 if it was compiled
+        already. Raises ValueError with the fault, or the reason why this tokenizer has no grammars."""
         began = time.perf_counter()
         with self._lock:
             if (kept := self._compiled.get(grammar)) is not None:
@@ -204,7 +203,7 @@ class Grammars:
         return compiled, time.perf_counter() - began
 
     def matcher(self, grammar: str) -> Any:
-        """An LLMatcher at the beginning of a text. Raises ValueError as `compile` does."""
+        """Returns an LLMatcher at the beginning of a text. Raises ValueError like `compile`."""
         compiled, _ = self.compile(grammar)
         with self._lock:
             return compiled.matcher.deep_copy()
@@ -214,7 +213,7 @@ class Grammars:
             self._kept[grammar] = len(grammar), compiled
 
     def prepare(self) -> None:
-        """What the first grammar would wait for: with a large vocabulary it takes a second. Raises ValueError."""
+        """Does the work that the first grammar would wait for: a second with a large vocabulary. Raises ValueError."""
         with self._lock:
             self._ready()
 
@@ -232,11 +231,11 @@ def _tokenizer(fast: Any, end_ids: list[int], vocabulary: int) -> Any:
         if described := without_holes(fast.backend_tokenizer):
             return LLTokenizer(described, n_vocab=vocabulary, eos_token=end_ids)
         return from_tokenizer(fast, vocabulary, end_ids)
-    except Exception as error:  # it raises many kinds
+    except Exception as error:  # llguidance raises many kinds
         raise ValueError(f"there are no grammars for this model's tokenizer: {_first_line(str(error))}") from None
 
 
-# How llguidance's errors begin that do not name the keyword of the schema, or name an option that requests cannot set.
+# Beginnings of llguidance's errors that do not name the schema's keyword, or name an option that requests cannot set.
 _KEYWORDS = {
     "oneOf constraints": "oneOf: its branches may overlap, as far as can be told; use anyOf",
     "regex parse error": "pattern",
@@ -254,7 +253,7 @@ def _with_keyword(error: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    """Where it says that an expression is wrong, with what is wrong in it."""
+    """Returns the line that says an expression is wrong, with the fault."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it is refused"]
     why = [line.removeprefix("error: ") for line in lines[1:] if line.startswith("error: ")]
     return " ".join([lines[0], *why[:1]])

@@ -1,4 +1,4 @@
-"""Models on the hub: which of a model's files are read, what the cache has of them, and why one cannot be had."""
+"""Models on the hub: which of a model's files are used, what the cache has of them, and why a model is unavailable."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from draftd.models.shards import WEIGHTS, indexed, surplus
 
 _ADAPTER = ("adapter_config.json", "adapters.safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_TEMPLATES = "additional_chat_templates/"  # the only folder of a model from which anything is read
+_TEMPLATES = "additional_chat_templates/"  # the only subfolder of a model that is read
 REVISION = "main"
-ANSWER_SECONDS = 10.0  # for the hub to begin an answer, and between two pieces of it
+ANSWER_SECONDS = 10.0  # seconds for the hub to start an answer, and between two pieces of it
 
 _MLX_VERSION = "look for an MLX version of it, as mlx-community has: https://huggingface.co/mlx-community"
 _LATER = "try again later: what was downloaded is kept, and is continued"
 
 
 def is_hub_id(path: str) -> bool:
-    """Whether it is taken for OWNER/NAME on the hub: it looks like that, and there is no such file or folder."""
+    """Whether a path is OWNER/NAME on the hub: it looks like that, and no such file or folder exists."""
     return re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", path) is not None and not Path(path).exists()
 
 
 def no_model_name(path: str) -> ModelLoadError | None:
-    """For what people give in place of a folder or a hub id; None where it may be one."""
+    """Returns the error for a path that can be neither a folder nor a hub id; None if it may be one."""
     file = Path(path).expanduser()
     if file.is_file():
         if file.suffix == ".gguf":
@@ -55,8 +55,8 @@ def _other_revision(repo: str, revision: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CachedModel:
-    """What the cache has of a model, as far as it can be told without the hub. `folder`: None where there is none.
-    `total`: bytes of the whole; 0 where that is not known."""
+    """A model's files in the cache, as far as known without the hub. `folder`: None if there is none. `total`: bytes of
+    the whole model; 0 if unknown."""
 
     folder: Path | None = None
     whole: bool = False
@@ -65,7 +65,7 @@ class CachedModel:
 
     @property
     def missing(self) -> int:
-        """Bytes that are not there."""
+        """Bytes that are missing."""
         return self.total - self.bytes
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class CachedModel:
 
 
 def cached(repo: str, *, adapter: bool = False) -> CachedModel:
-    """Looks at the cache, and at nothing else."""
+    """Returns what the cache has, without asking the hub."""
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
@@ -85,7 +85,7 @@ def cached(repo: str, *, adapter: bool = False) -> CachedModel:
     weights = {name for name in there if name in _ADAPTER or fnmatchcase(name, WEIGHTS)}
     try:
         listed = {one.path: one.size for one in get_cached_repo_tree(repo)}
-    except CachedRepoTreeNotFoundError:  # it was downloaded by an older huggingface_hub
+    except CachedRepoTreeNotFoundError:  # downloaded by an older huggingface_hub
         return CachedModel(folder, bool(weights) and indexed(folder) <= weights)
     files = {name: listed[name] for name in needed_files(listed, adapter, folder)}
     missing = files.keys() - there.keys()
@@ -97,7 +97,7 @@ def cached(repo: str, *, adapter: bool = False) -> CachedModel:
 
 
 def cached_folder(repo: str) -> Path | None:
-    """Where the cache has a model, or a part of it."""
+    """Returns the cache's folder of a model, complete or not."""
     storage = storage_folder(repo)
     try:
         return storage / "snapshots" / (storage / "refs" / REVISION).read_text().strip()
@@ -106,7 +106,7 @@ def cached_folder(repo: str) -> Path | None:
 
 
 def storage_folder(repo: str) -> Path:
-    """Of a model in the cache, whose layout is documented:
+    """Returns the storage folder of a model in the cache, whose layout is documented:
     https://huggingface.co/docs/huggingface_hub/guides/manage-cache"""
     return cache_folder() / f"models--{repo.replace('/', '--')}"
 
@@ -118,7 +118,8 @@ def cache_folder() -> Path:
 
 
 def needed_files(names: Collection[str], adapter: bool, folder: Path | None = None) -> list[str]:
-    """The files that draftd reads: no code, no pickles. `folder`: has the index, by which some weights are not read."""
+    """Returns the files that draftd reads: no code, no pickles. `folder`: has the index, by which some weights are left
+    out."""
     if adapter:
         return [name for name in names if name in _ADAPTER]
     from draftd.models.mlx_lm import DEFAULT_ALLOW_PATTERNS
@@ -133,7 +134,7 @@ def needed_files(names: Collection[str], adapter: bool, folder: Path | None = No
 
 
 def check_files(names: Collection[str], adapter: bool = False) -> None:
-    """Raises ModelLoadError where none of a model's files has weights that draftd reads."""
+    """Raises ModelLoadError if none of a model's files has weights that draftd reads."""
 
     def first(*patterns: str) -> str:
         return next((name for name in sorted(names) if any(fnmatchcase(name, one) for one in patterns)), "")
@@ -158,7 +159,7 @@ def check_files(names: Collection[str], adapter: bool = False) -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """On the disk of a folder that may not be there yet."""
+    """Returns the free bytes on the disk of a folder that may not exist yet."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
@@ -170,7 +171,7 @@ def no_room(needed: int, free: int, folder: Path) -> ModelLoadError:
 
 
 def explained(error: BaseException, repo: str) -> ModelLoadError:
-    """What the hub, the network or the disk refused, and what to do."""
+    """Returns the error for a failure of the hub, the network or the disk, with the remedy."""
     import httpx2
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -239,7 +240,7 @@ def _refused(response: Any) -> ModelLoadError:
 
 
 def _in_words(error: BaseException) -> str:
-    """Why a connection failed, as the system says it."""
+    """Describes why a connection failed, in the system's words."""
     import httpx2
 
     if isinstance(error, httpx2.TimeoutException):
@@ -254,13 +255,13 @@ def _in_words(error: BaseException) -> str:
 
 
 def share(done: int, total: int) -> str:
-    """84 of 269 MB."""
+    """Describes progress: 84 of 269 MB."""
     whole = amount(total)
     digits, divisor = _UNITS[whole.split()[1]]
     return f"{done / divisor:.{digits}f} of {whole}"
 
 
-_UNITS = {"GB": (1, 1e9), "MB": (0, 1e6), "KB": (0, 1e3)}  # digits behind the point, bytes
+_UNITS = {"GB": (1, 1e9), "MB": (0, 1e6), "KB": (0, 1e3)}  # decimal places, bytes
 
 
 def amount(count: int) -> str:

@@ -1,8 +1,7 @@
-"""A JSON schema without the keywords that demand nothing.
+"""Removes keywords without effect from a JSON schema.
 
-llguidance refuses a schema for every keyword that it does not enforce, whatever its value. Generators write many:
-values that allow everything, annotations, and formats that llguidance does not know. The schema that is left means the
-same.
+llguidance refuses a schema for every keyword that it does not enforce, whatever the value. Generators write many:
+values that allow everything, annotations, and formats unknown to llguidance. The remaining schema means the same.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 from draftd.models.schemas import rebuilt
 
-# What these values of a keyword allow is everything.
+# Values of keywords that allow everything.
 _IDLE: Mapping[str, Sequence[object]] = {
     "uniqueItems": (False,),
     "propertyNames": (True, {}, {"type": "string"}),
@@ -22,15 +21,15 @@ _IDLE: Mapping[str, Sequence[object]] = {
     "dependentRequired": ({},),
     "dependentSchemas": ({},),
     "dependencies": ({},),
-    "exclusiveMinimum": (False,),  # of drafts before 6, and OpenAPI 3.0
+    "exclusiveMinimum": (False,),  # in drafts before 6, and OpenAPI 3.0
     "exclusiveMaximum": (False,),
     "minimum": (-sys.float_info.max,),
     "maximum": (sys.float_info.max,),
     "nullable": (False,),
     "minProperties": (0,),
 }
-# JSON Schema's and OpenAPI's, for people and for code that is generated. The values of some are of any size, which
-# llguidance does not read.
+# Annotations of JSON Schema and OpenAPI, for people and code generators. Some values may have any size, which
+# llguidance refuses.
 _ANNOTATIONS = (
     "default",
     "examples",
@@ -48,8 +47,8 @@ _ENFORCED_FORMATS = (
 
 
 def without_idle_keywords(schema: Any) -> Any:
-    """Copies a schema without them. OpenAPI's `nullable: true` is the type null besides. Raises RecursionError for one
-    that is nested very deeply."""
+    """Returns a copy of a schema without keywords that have no effect. OpenAPI's `nullable: true` adds the type null.
+    Raises RecursionError for very deep nesting."""
     return rebuilt(schema, _without_own)
 
 
@@ -65,9 +64,9 @@ def _without_own(schema: dict[str, Any]) -> dict[str, Any]:
 def _is_idle(key: str, value: Any) -> bool:
     if key in _ANNOTATIONS or key.startswith("x-"):
         return True
-    if key == "$schema":  # a dialect that llguidance does not know, such as OpenAPI's
+    if key == "$schema":  # a dialect unknown to llguidance, such as OpenAPI's
         return isinstance(value, str) and "json-schema.org" not in value
     if key == "format":
         return isinstance(value, str) and value not in _ENFORCED_FORMATS
-    # True equals 1, and means something else.
+    # In Python True equals 1, but it means something else here.
     return any(type(value) is type(idle) and value == idle for idle in _IDLE.get(key, ()))

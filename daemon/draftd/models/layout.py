@@ -1,7 +1,7 @@
-"""How a matrix is stored for products on a CPU: by rows, as MLX has it, or by columns where that is faster here.
+"""The layout of a matrix in memory for products on a CPU: by rows, as in MLX, or by columns if that is faster here.
 
 BLAS copies a matrix into blocks for each product. For few tokens that takes as long as the product, and which layout is
-copied faster depends on the shape and on the kernels that BLAS has for this processor. So it is timed.
+copied faster depends on the shape and on BLAS's kernels for this processor. So it is measured.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-_WIDTHS = (1, 2, 5)  # tokens of a forward: a plain step, and steps that verify a draft
+_WIDTHS = (1, 2, 5)  # tokens of a forward: a plain step, and two that verify drafts
 _REPETITIONS = 4
-_TIMED_BYTES = 6 << 20  # of one layout of a shape: several matrices, so that no cache holds them
+_TIMED_BYTES = 6 << 20  # for one layout of a shape: several matrices, so that they exceed the caches
 _MOST_TIMED = 8  # matrices
-_LARGEST_BYTES = 32 << 20  # a larger matrix is read from memory, which takes as long in either layout
-_WORTH = 0.95  # of the seconds of rows, at all widths together
-_NO_WORSE = 1.02  # and at each of them
+_LARGEST_BYTES = 32 << 20  # larger matrices are read from memory, equally fast in both layouts
+_WORTH = 0.95  # the most, of the seconds by rows, over all widths together
+_NO_WORSE = 1.02  # the most at each width
 
 
 def lay_out(model: Any) -> None:
-    """Stores each matrix of `model` as this machine multiplies it fastest. Shapes and numbers stay, nothing is read.
-
-    What is by columns is a transposed view of a contiguous array, so no matrix is held twice.
-    """
+    """Stores each matrix of `model` in this machine's fastest layout. Shapes and numbers stay; nothing is read. A
+    matrix by columns is a transposed view of a contiguous array, so none is stored twice."""
     import mlx.core as mx
     from mlx import nn
 
@@ -38,23 +36,23 @@ def lay_out(model: Any) -> None:
 
 @functools.cache
 def by_columns(rows: int, columns: int) -> bool:
-    """Whether products of one to five tokens with a matrix of this shape, fp32, take less time where it is stored by
-    columns. Timed once for each shape, some ten milliseconds."""
+    """Whether fp32 products of one to five tokens with a matrix of this shape are faster by columns. Measured once for
+    each shape, in about ten milliseconds."""
     if 4 * rows * columns > _LARGEST_BYTES:
         return False
     return columns_win(*_time(rows, columns))
 
 
 def columns_win(by_rows: Mapping[int, float], by_columns: Mapping[int, float]) -> bool:
-    """Whether columns are clearly faster over all widths, and at none of them slower. Both: seconds by width."""
+    """Whether columns are clearly faster over all widths, and slower at none. Both arguments: seconds by width."""
     if any(by_columns[width] > _NO_WORSE * by_rows[width] for width in by_rows):
         return False
     return sum(by_columns.values()) < _WORTH * sum(by_rows.values())
 
 
 def _time(rows: int, columns: int) -> tuple[dict[int, float], dict[int, float]]:
-    """Seconds by width, the least of several, of products with matrices by rows and by columns. The layouts take turns,
-    so that a busy moment of the machine falls on both."""
+    """Returns seconds by width, the least of several, of products with matrices by rows and by columns. The layouts
+    alternate, so that a busy moment of the machine affects both."""
     import mlx.core as mx
 
     count = max(1, min(_MOST_TIMED, _TIMED_BYTES // (4 * rows * columns)))

@@ -1,8 +1,8 @@
-"""What draftd uses of mlx-lm: the only place that imports it.
+"""draftd's interface to mlx-lm: the only module that imports it.
 
-mlx-lm's import sets the process's limit of open files to 2,048 and lowers what that may ever be raised to, which
-nothing can undo; where less is allowed it fails. So the call is switched off for the time of the import: how many files
-a daemon may open is for its own start to say (`draftd.hardware.descriptors`).
+mlx-lm's import sets the process's limit of open files to 2,048 and lowers its maximum, which cannot be undone, and
+fails if less is allowed. So that call is disabled during the import: the daemon decides its own limit at its start
+(`draftd.hardware.descriptors`).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ try:
         make_prompt_cache,
     )
     from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, SPMStreamingDetokenizer
-    from mlx_lm.tokenizer_utils import _byte_decoder as byte_characters  # of byte-level BPE: character to byte
+    from mlx_lm.tokenizer_utils import _byte_decoder as byte_characters  # for byte-level BPE: character to byte
     from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_adapters, load_config, load_model
-    from mlx_lm.utils import _get_classes as model_classes  # two tables of other names stand behind it
+    from mlx_lm.utils import _get_classes as model_classes  # it uses two tables of other names
 finally:
     resource.setrlimit = _real
 
 
 def vocabulary_size(model: Any) -> int:
-    """How many logits it gives. A model with a text model inside does not say so itself: there the shape of a forward
-    tells, which is never computed."""
+    """Returns the number of a model's logits. A model that contains a text model does not declare it, so the shape of a
+    forward that is never computed tells."""
     size = getattr(getattr(model, "args", None), "vocab_size", None)
     if isinstance(size, int):
         return size
@@ -49,7 +49,7 @@ def vocabulary_size(model: Any) -> int:
 
 
 class _ByteLevelDetokenizer(BPEStreamingDetokenizer):
-    """With a table of all ids: mlx-lm's own has as many as there are tokens, which are fewer where ids are left out."""
+    """mlx-lm's detokenizer with a table of all ids: its own has one entry per token, too few if ids are left out."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenmap = token_names(tokenizer)
@@ -57,7 +57,7 @@ class _ByteLevelDetokenizer(BPEStreamingDetokenizer):
 
 
 class _SentencePieceDetokenizer(SPMStreamingDetokenizer):
-    """The same; mlx-lm's own cannot be made where ids are left out."""
+    """mlx-lm's detokenizer with a table of all ids: its own cannot be made if ids are left out."""
 
     def __init__(self, tokenizer: Any, trim_space: bool = True) -> None:
         self.trim_space = trim_space
@@ -71,8 +71,8 @@ class _SentencePieceDetokenizer(SPMStreamingDetokenizer):
 def load_tokenizer(
     folder: Path, ends: int | Collection[int] | None, options: Mapping[str, Any], correct: Callable[[Any], None]
 ) -> Any:
-    """mlx-lm's wrapper of a folder's tokenizer. `ends`: the tokens that end a text. `options`: transformers' own.
-    `correct` changes transformers' tokenizer before anything is derived from it. Runs no code of the folder."""
+    """Returns mlx-lm's wrapper of a folder's tokenizer. `ends`: the end tokens. `options`: transformers' own. `correct`
+    changes transformers' tokenizer before anything is derived from it. Runs no code of the folder."""
 
     def made(*arguments: Any, **options: Any) -> Any:
         tokenizer = tokenizer_utils.AutoTokenizer.from_pretrained(*arguments, **options)
@@ -85,13 +85,13 @@ def load_tokenizer(
         BPEStreamingDetokenizer=_ByteLevelDetokenizer,
         SPMStreamingDetokenizer=_SentencePieceDetokenizer,
     )
-    # Said outright: unsaid, a person at the terminal is asked whether the folder's code may run.
+    # Explicit: otherwise a person at the terminal would be asked whether the folder's code may run.
     options = {"trust_remote_code": False, **options}
     return _with_globals(utils.load_tokenizer, _load_tokenizer=load)(folder, options, eos_token_ids=ends)
 
 
 def _with_globals(function: Any, **others: Any) -> Any:
-    """A function of mlx-lm that uses `others` under these names; mlx-lm's own is left as it is."""
+    """Returns a copy of mlx-lm's function with other globals; the original stays unchanged."""
     assert others.keys() <= set(function.__code__.co_names), f"mlx-lm's {function.__name__} is another"
     changed = {**function.__globals__, **others}
     return FunctionType(function.__code__, changed, function.__name__, function.__defaults__, function.__closure__)

@@ -1,5 +1,5 @@
-"""Keys of config.json under the names that an architecture of mlx-lm reads: transformers writes some of them otherwise,
-or leaves them out."""
+"""Keys of config.json under the names that mlx-lm's architectures read: transformers writes some of them differently,
+or omits them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-PERIODS = ("sliding_window_pattern", "full_attention_interval")  # every so many layers see the whole text
-_GRANITE_LAYERS = {"linear_attention": "mamba", FULL: "attention"}  # version 5's names, and those that mlx-lm reads
-# What transformers has in its code, and mlx-lm wants from the configuration.
+PERIODS = (
+    "sliding_window_pattern",
+    "full_attention_interval",
+)  # the number of layers from one that sees the whole text to the next
+_GRANITE_LAYERS = {"linear_attention": "mamba", FULL: "attention"}  # names of version 5: names that mlx-lm reads
+# Values that transformers has in its code, and mlx-lm needs in the configuration.
 _IN_CODE: Mapping[str, Mapping[str, object]] = {
     "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
     "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
@@ -31,13 +34,13 @@ _IN_CODE: Mapping[str, Mapping[str, object]] = {
         "add_swa_attention_sink_bias": True,
         "add_full_attention_sink_bias": False,
     },
-    "solar_open": {"first_k_dense_replace": 0, "intermediate_size": 0},  # all layers have experts
+    "solar_open": {"first_k_dense_replace": 0, "intermediate_size": 0},  # in transformers all layers have experts
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Modules of mlx-lm, and the names of the arguments of their models. `required`: those without a default."""
+    """mlx-lm's modules for a model, and the names of their models' arguments. `required`: those without a default."""
 
     modules: set[str]
     arguments: set[str]
@@ -56,7 +59,7 @@ def head_size(part: Mapping[str, Any]) -> int | None:
 
 
 def rename(part: dict[str, Any], config: Mapping[str, Any], architecture: Architecture) -> None:
-    """Adds the names that the architecture reads, and that one of the versions writes otherwise or leaves out."""
+    """Adds the names that the architecture reads, and that one version writes differently or omits."""
     for name, other in _other_names(part).items():
         if name in architecture.arguments and name not in part and part.get(other) is not None:
             part[name] = part[other]
@@ -65,9 +68,9 @@ def rename(part: dict[str, Any], config: Mapping[str, Any], architecture: Archit
         "n_ctx": part.get("n_positions"),
         "num_experts": part.get("num_local_experts"),
         "partial_rotary_factor": 1.0,
-        "rope_theta": 10000.0,  # left out by version 5 where no layer rotates
+        "rope_theta": 10000.0,  # omitted by version 5 if no layer rotates
         "norm_topk_prob": True,
-        "tie_word_embeddings": config.get("tie_word_embeddings", True),  # left out by version 4 where it is true
+        "tie_word_embeddings": config.get("tie_word_embeddings", True),  # omitted by version 4 if true
         "block_dim": part.get("hidden_size"),
     }
     for module in architecture.modules & _IN_CODE.keys():
@@ -99,7 +102,7 @@ def rename(part: dict[str, Any], config: Mapping[str, Any], architecture: Archit
 
 
 def _mimo(part: Mapping[str, Any]) -> dict[str, Any]:
-    """What mlx-lm wants of mimo_v2_flash, from what transformers' class writes of it."""
+    """Returns what mlx-lm needs for mimo_v2_flash, from the configuration of transformers' class."""
     fields: dict[str, Any] = {
         "layernorm_epsilon": part.get("rms_norm_eps"),
         "swa_num_attention_heads": part.get("num_attention_heads"),
@@ -107,9 +110,9 @@ def _mimo(part: Mapping[str, Any]) -> dict[str, Any]:
         "swa_v_head_dim": part.get("v_head_dim"),
     }
     if is_length(heads := part.get("num_key_value_heads")):
-        fields["swa_num_key_value_heads"] = 2 * heads  # transformers has the 2 in its code
+        fields["swa_num_key_value_heads"] = 2 * heads  # the 2 is in transformers' code
     if is_length(window := part.get("sliding_window")):
-        fields["sliding_window_size"] = window - 1  # without the token itself
+        fields["sliding_window_size"] = window - 1  # without the query's own token
     if isinstance(types := part.get("layer_types"), list):
         fields["hybrid_layer_pattern"] = [int(kind == SLIDING) for kind in types]
     if isinstance(types := part.get("mlp_layer_types"), list):
@@ -118,7 +121,7 @@ def _mimo(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kimi(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Likewise of kimi_linear, whose layers are counted from 1."""
+    """Returns what mlx-lm needs for kimi_linear, whose layers are counted from 1."""
     types, blocks = part.get("layer_types"), part.get("mlp_layer_types")
     if not isinstance(types, list) or not isinstance(blocks, list):
         return {}
@@ -134,7 +137,7 @@ def _kimi(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other_names(part: Mapping[str, Any]) -> dict[str, str]:
-    """The names that transformers has for one value, each with the other: it writes one of them, and reads both."""
+    """Returns pairs of transformers' names for one value, in both directions: it writes one and reads both."""
     from transformers import CONFIG_MAPPING
 
     kind = part.get("model_type")
@@ -143,21 +146,21 @@ def _other_names(part: Mapping[str, Any]) -> dict[str, str]:
 
 
 def reads_period(architecture: Architecture) -> bool:
-    """Whether it knows of the types of its layers only that every so many of them see the whole text."""
+    """Whether the architecture knows layers that see the whole text only as a period."""
     return not architecture.modules & {"exaone4"} and "layer_types" not in architecture.arguments
 
 
 def period_of(types: Sequence[str]) -> int | None:
-    """Every how many layers one sees the whole text; None where they are in no such order."""
+    """Returns the period of layers that see the whole text; None if there is none."""
     period = types.index(FULL) + 1 if FULL in types else 0
     return period if period and all((one == FULL) == (i % period == 0) for i, one in enumerate(types, 1)) else None
 
 
 def architecture_of(part: Mapping[str, Any], config: Mapping[str, Any]) -> Architecture:
-    """Finds the modules of mlx-lm that make a model of this part of the configuration, and their arguments."""
+    """Returns mlx-lm's modules for this part of the configuration, and their arguments."""
     whole = modules_of(config)
     modules = modules_of(part) or whole
-    # Of a part that only the whole knows the arguments may be another module's.
+    # The arguments of a nested part may belong to another module.
     if part is not config and modules == whole:
         members = [member for module in whole for member in vars(module).values()]
         inside = {
@@ -181,7 +184,7 @@ def architecture_of(part: Mapping[str, Any], config: Mapping[str, Any]) -> Archi
 
 
 def modules_of(config: Mapping[str, Any]) -> list[Any]:
-    """The modules of mlx-lm that its `model_type` stands for; none for a part of another architecture."""
+    """Returns mlx-lm's modules for its `model_type`; none for a part of another architecture."""
     from draftd.models.mlx_lm import model_classes
 
     if not isinstance(config.get("model_type"), str):
@@ -189,5 +192,5 @@ def modules_of(config: Mapping[str, Any]) -> list[Any]:
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             return [sys.modules[one.__module__] for one in model_classes(dict(config))]
-    except (ValueError, AttributeError, SystemExit):  # no such architecture: a part of another one
+    except (ValueError, AttributeError, SystemExit):  # no such architecture: a part of another
         return []

@@ -1,10 +1,10 @@
-"""A tool's parameters, closed: the arguments of a call are those that the tool has.
+"""Closes the schema of a tool's parameters, so that a call has only arguments that the tool knows.
 
-JSON Schema lets an object have any property that the schema does not name. A model that is made to call a tool would
-invent some. So an object whose schema says nothing of further properties has none here: the outermost, and those within
-that have `properties`. One without may be a map with any names. `additionalProperties` means what it says.
+JSON Schema lets an object have properties that the schema does not name, and a model that must call a tool would invent
+some. So objects without a rule for further properties allow none here: the outermost, and nested ones with
+`properties`. A nested one without may be a map with any names. `additionalProperties` keeps its meaning.
 
-Schemas of one value, such as those in `allOf` beside `properties`, are closed as one, by the names that any has.
+Schemas of one value, such as those in `allOf` beside `properties`, are closed together, by the names in any of them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ from typing import Any
 
 from draftd.models.schemas import LISTED, NAMED, SINGLE, referred
 
-_BRANCHES = ("allOf", "anyOf", "oneOf", "$ref")  # of the same value
-_DECIDES = ("additionalProperties", "unevaluatedProperties", "enum", "const")  # what else an object may have
-_PATIENCE = 100_000  # branches to look at; a quarter of a second
+_BRANCHES = ("allOf", "anyOf", "oneOf", "$ref")  # keywords whose schemas describe the same value
+_DECIDES = (
+    "additionalProperties",
+    "unevaluatedProperties",
+    "enum",
+    "const",
+)  # keywords that decide about further properties
+_PATIENCE = 100_000  # branches to check; a quarter of a second
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of arguments, which are an object. Raises ValueError if that takes too long to find out."""
+    """Returns the closed schema of arguments, an object. Raises ValueError if that takes too long."""
     try:
         return _Closing(schema).root()
     except RecursionError:
@@ -30,7 +35,7 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
 class _Closing:
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
-        self._parts: set[int] = set()  # of a value that other schemas describe as well: alone they stay open
+        self._parts: set[int] = set()  # schemas of a value that others describe too: these stay open
         self._left = _PATIENCE
 
     def root(self) -> dict[str, Any]:
@@ -61,7 +66,7 @@ class _Closing:
         members = self._members(schema)
         if members is None or any(key in item for item in members for key in _DECIDES):
             return closed
-        if not isinstance(schema.get("properties", {}), dict):  # which the compiler refuses
+        if not isinstance(schema.get("properties", {}), dict):  # refused by the compiler
             return closed
         if any("patternProperties" in item for item in members[1:]):
             return closed
@@ -76,9 +81,9 @@ class _Closing:
         return closed
 
     def _members(self, schema: dict[str, Any]) -> list[dict[str, Any]] | None:
-        """The schema, and all that describe the same value; None where one of them is not in the document."""
+        """Returns the schema and all others of the same value; None if one of them is not in the document."""
         members, seen = [schema], {id(schema)}
-        for member in members:  # which grows
+        for member in members:  # `members` grows meanwhile
             for key in _BRANCHES:
                 value = member.get(key)
                 branches = [referred(self._root, value)] if key == "$ref" and value is not None else value
@@ -105,7 +110,7 @@ def _children(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _is_choice(schema: dict[str, Any]) -> bool:
-    """Whether it is nothing but one of its branches, each of which is whole."""
+    """Whether the schema only chooses among branches, each of which is complete."""
     kinds = [key for key in _BRANCHES if key in schema]
     if len(kinds) != 1 or any(key in schema for key in ("properties", "patternProperties", "required")):
         return False

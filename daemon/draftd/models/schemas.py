@@ -1,4 +1,4 @@
-"""Where a JSON schema has others within it, and what a reference stands for."""
+"""Traversal of JSON schemas: nested schemas, and references."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
-# OpenAPI has schemas in `components.schemas`.
-NAMED = ("properties", "patternProperties", "$defs", "definitions", "schemas")  # have a schema for each name
+# OpenAPI keeps schemas in `components.schemas`.
+NAMED = ("properties", "patternProperties", "$defs", "definitions", "schemas")  # keywords with a schema for each name
 LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 SINGLE = ("items", "additionalItems", "additionalProperties", "contains", "components")
 _ALSO_NAMED = (*NAMED, "dependentSchemas")
@@ -15,8 +15,8 @@ _ALSO_SINGLE = (*SINGLE, "propertyNames", "unevaluatedItems", "unevaluatedProper
 
 
 def rebuilt(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
-    """Copies a schema, and changes each schema in it, the innermost first. `change` gets a copy. Raises RecursionError
-    for one that is nested very deeply."""
+    """Returns a copy of a schema in which `change` has replaced each nested schema, the innermost first. `change`
+    receives a copy. Raises RecursionError for very deep nesting."""
     if not isinstance(schema, dict):
         return schema
     result: dict[str, Any] = {}
@@ -32,7 +32,7 @@ def rebuilt(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
 
 
 def referred(root: Any, reference: Any) -> Any:
-    """The part of the document that a `$ref` names; None where there is none."""
+    """Returns the part of the document that a `$ref` names; None if there is none."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     place: Any = root

@@ -1,8 +1,7 @@
-"""Which of a folder's weight files belong to its model, and the folder as mlx-lm is to see it.
+"""Which weight files of a folder belong to its model, and a view of the folder for mlx-lm.
 
-mlx-lm reads every model*.safetensors, in the order in which the disk lists them, and an array of a later file replaces
-one of the same name. A file that was left there by an earlier download would so become part of the model. The index
-names the files that belong to it.
+mlx-lm reads every model*.safetensors in disk order, and an array in a later file replaces one of the same name. A file
+left by an earlier download would thus become part of the model. The index names the files that belong to it.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 INDEX, WEIGHTS = "model.safetensors.index.json", "model*.safetensors"
-# A head that predicts further tokens is published beside the files of the index. Some architectures read their other
-# weights in another way when it is there.
+# A head for multi-token prediction is published beside the files of the index. With it, some architectures read
+# their other weights differently.
 _SIDECARS = ("model*mtp*.safetensors", "model*nextn*.safetensors")
 
 
 def indexed(folder: Path) -> set[str]:
-    """The files in mlx-lm's pattern that the index names; none where there is no index that can be read."""
+    """Returns the files of mlx-lm's pattern that the index names; none without a readable index."""
     named: set[str] = set()
     with contextlib.suppress(OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         named = set(map(str, json.loads((folder / INDEX).read_bytes())["weight_map"].values()))
@@ -30,8 +29,8 @@ def indexed(folder: Path) -> set[str]:
 
 
 def surplus(folder: Path, names: Iterable[str]) -> set[str]:
-    """Those of the weight files `names` that the index does not name. None where it names none of them: such an index
-    belongs to the files that these were converted from."""
+    """Returns those of the weight files `names` that the index does not name; none if it names none of them, because
+    such an index belongs to the files from which these were converted."""
     named, there = indexed(folder), set(names)
     if not named & there:
         return set()
@@ -40,9 +39,9 @@ def surplus(folder: Path, names: Iterable[str]) -> set[str]:
 
 @contextlib.contextmanager
 def only(folder: Path, files: Iterable[Path]) -> Iterator[Path]:
-    """A folder with just these `files` of `folder`, as links; `folder` itself where it has no surplus and mlx-lm, to
-    which its path is a pattern, finds its files. It lasts for the time of the call: MLX opens files when it is told of
-    them, and reads them later."""
+    """Yields a folder with links to just these `files`, or `folder` itself if it has no surplus and mlx-lm, which uses
+    its path as a pattern, finds its files. It exists during the call only: MLX opens files at once and reads them
+    later."""
     path = str(folder)
     if glob.escape(path) == path and not surplus(folder, (file.name for file in folder.glob(WEIGHTS))):
         yield folder

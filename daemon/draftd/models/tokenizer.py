@@ -1,4 +1,4 @@
-"""Text to token ids and back: what the server needs of mlx-lm's tokenizer."""
+"""Converts text to token ids and back: what the server needs of mlx-lm's tokenizer."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from draftd.models.grammar import Grammars
 from draftd.models.tokenizer_file import BYTE_TOKEN, token_names
 
 _NAMED = "put the template to use into chat_template.jinja in the folder"
-_PENDING = 8  # tokens that may be waited for, until they have a text: a character is of four at most
+_PENDING = 8  # tokens to wait for until they form text: a character has at most four
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A Jinja template from a model's folder, and the variables that it sees beside the messages: values that JSON
-    has. `with_tools` is another one for conversations with tools, where the model has one. `generic_tools`: it is given
-    tools, calls and results as text."""
+    """A Jinja template from a model's folder, and its variables besides the messages, in JSON values. `with_tools`: the
+    template for conversations with tools, if it is another one. `generic_tools`: tools, calls and results are given as
+    text."""
 
     source: str
     variables: Mapping[str, Any]
@@ -36,31 +36,32 @@ class ChatTemplate:
 
 
 class Tokenizer:
-    """Text to token ids and back, by mlx-lm's tokenizer. Safe to read from any thread."""
+    """Converts text to token ids and back, with mlx-lm's tokenizer. Any thread may read it."""
 
     def __init__(self, wrapper: Any) -> None:
         self._wrapper = wrapper
-        self.vocab_size = 1 + max(wrapper.get_vocab().values())  # ids, of which some may have no token
+        self.vocab_size = 1 + max(wrapper.get_vocab().values())  # number of ids; some may have no token
         self.eos_ids = frozenset(int(i) for i in wrapper.eos_token_ids)
         self.end_tokens = {i: str(wrapper.decode([i])) for i in sorted(self.eos_ids)}
         self.has_chat_template = bool(wrapper.has_chat_template)
         self.tools, self.thinking = bool(wrapper.has_tool_calling), bool(wrapper.has_thinking)
         self.answers = _answers(wrapper)
         self.generic_tools = self.answers.tools is not None and self.answers.tools.family == GENERIC
-        # None where there is none, or where code renders the messages that is not the model folder's.
+        # None if there is none, or if other code than the model folder's renders the messages.
         template = _template(wrapper) if self.has_chat_template else None
         self.template = template and replace(template, generic_tools=self.generic_tools)
         self.special_tokens = _special_tokens(wrapper)
 
     def grammars(self, vocabulary: int) -> Grammars | None:
-        """What grammars of answers are compiled by, for a model of so many ids; None where this tokenizer has none."""
+        """Returns the compiler of grammars for a model with this many ids; None if this tokenizer has none."""
         inner = getattr(self._wrapper, "_tokenizer", self._wrapper)
         if getattr(inner, "backend_tokenizer", None) is None:
-            return None  # it is not of the tokenizers library
+            return None  # not from the tokenizers library
         return Grammars(inner, self.eos_ids, max(vocabulary, self.vocab_size))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of raw text, with the beginning-of-text token where the model wants one and the text has none."""
+        """Returns the ids of raw text, with the beginning-of-text token if the model needs one and the text has
+        none."""
         bos = self._wrapper.bos_token
         return list(self._wrapper.encode(text, add_special_tokens=bos is None or not text.startswith(bos)))
 
@@ -71,10 +72,10 @@ class Tokenizer:
         arguments: Mapping[str, Any] | None = None,
         continues: bool = False,
     ) -> list[int]:
-        """Ids of messages in the model's chat template, ready for the answer; `tools`, as the messages, are those of
-        OpenAI's API, `arguments` what the template sees besides. `continues`: the answer goes on from the last
-        message's text. Renders here and now, however long the template takes. Raises NotTaken, ValueError where the
-        text cannot be continued, and whatever the template raises."""
+        """Returns the ids of messages in the model's chat template, ready for the answer. `tools` and messages are in
+        OpenAI's format; `arguments`: more variables of the template. `continues`: the answer continues the last
+        message's text. Renders on this thread, however long it takes. Raises NotTaken, ValueError if the text cannot be
+        continued, and any error of the template."""
         (shaped, tools), more = self._shape.shaped(messages, tools), dict(arguments or {})
         if not continues:
             return list(self._apply(shaped, tools, tokenize=True, **more))
@@ -97,15 +98,15 @@ class Tokenizer:
         return self._wrapper.apply_chat_template([dict(one) for one in messages], **more)
 
     def encode_rendered(self, text: str) -> list[int]:
-        """Ids of a chat that `template` rendered elsewhere."""
+        """Returns the ids of a chat that `template` rendered elsewhere."""
         return list(self._wrapper.encode(text, add_special_tokens=False))
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """A whole text at once, without what ends it."""
+        """Returns a whole text, without end tokens."""
         return str(self._wrapper.decode([token for token in tokens if token not in self.eos_ids]))
 
     def token_bytes(self, token: int) -> bytes:
-        """What one token adds to a text that it goes on from."""
+        """Returns the bytes that one token adds inside a text."""
         return self._written(token)
 
     @cached_property
@@ -123,35 +124,36 @@ class Tokenizer:
 
     @cached_property
     def _word(self) -> list[int]:
-        """A token with a text, for others to follow: many decoders drop the space that the first of several begins
-        with. Empty where there is none."""
+        """A token with text that can precede others: many decoders drop a leading space of the first token. Empty if
+        there is none."""
         several = (self._wrapper.encode(word, add_special_tokens=False)[-1:] for word in ("a", "1", "."))
         return next((list(tokens) for tokens in several if self.decode(tokens)), [])
 
     def vocabulary(self) -> list[bytes]:
-        """All tokens by id, each as it is named in the vocabulary: two tokenizers with the same are one."""
+        """Returns all tokens by id, named as in the vocabulary: tokenizers with equal lists are the same."""
         return [name.encode() for name in token_names(self._wrapper)]
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the vocabulary. Padding of the model's beyond it is not of it."""
+        """Returns the SHA-256 of the vocabulary, without the model's padding beyond it."""
         digest = hashlib.sha256()
         for name in self.vocabulary():
             digest.update(len(name).to_bytes(4, "big") + name)
         return digest.hexdigest()
 
     def beyond(self, vocabulary: int) -> dict[int, str]:
-        """The tokens whose ids are `vocabulary` or more: a model with so many rows of embeddings has none of them."""
-        if self.vocab_size <= vocabulary:  # nearly always; all tokens take long to list
+        """Returns the tokens with ids of `vocabulary` or more, for which a model with so many embeddings has none."""
+        if self.vocab_size <= vocabulary:  # nearly always; listing all tokens is slow
             return {}
         return {i: str(text) for text, i in self._wrapper.get_vocab().items() if i >= vocabulary}
 
     def detokenizer(self, *, continues: bool = False) -> Detokenizer:
-        """For one text. `continues`: it goes on from another one, so a space that it begins with is part of it."""
+        """Returns a detokenizer for one text. `continues`: the text continues another, so a leading space belongs to
+        it."""
         from draftd.models.mlx_lm import BPEStreamingDetokenizer, SPMStreamingDetokenizer
 
-        # Of mlx-lm's own only the table of tokens: they drop spaces at the start of a text or line, and an id that no
-        # token has is a text or an error.
+        # Only the token table of mlx-lm's own is used: they drop spaces at the start of a text or line, and unknown ids
+        # become text or errors.
         own = self._wrapper.detokenizer
         if isinstance(own, BPEStreamingDetokenizer):
             return Detokenizer(_byte_level(own.tokenmap))
@@ -161,8 +163,8 @@ class Tokenizer:
 
 
 def _special_tokens(wrapper: Any) -> dict[int, str]:
-    """By id, as they are written: tokens that structure a text, and are no part of it. Bytes and single characters are
-    text, also where one of them is named for padding."""
+    """Returns, by id, the spelling of tokens that structure a text without being part of it. Bytes and single
+    characters count as text, even if one is declared as padding."""
     inner = wrapper._tokenizer
     ids = {i for i, token in getattr(inner, "added_tokens_decoder", {}).items() if token.special}
     ids |= set(getattr(inner, "all_special_ids", ()))
@@ -171,14 +173,14 @@ def _special_tokens(wrapper: Any) -> dict[int, str]:
 
 
 def _template(wrapper: Any) -> ChatTemplate | None:
-    """As mlx-lm and transformers would render it."""
-    from transformers import PreTrainedTokenizerBase  # the wrapper's own: takes a second, and no command needs it
+    """Returns the chat template that mlx-lm and transformers would use."""
+    from transformers import PreTrainedTokenizerBase  # slow: takes a second, and no command needs it
 
     inner = wrapper._tokenizer
     if wrapper._chat_template is not None or not hasattr(type(inner), "apply_chat_template"):
         return None  # mlx-lm's own code renders it
     if type(inner).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
-        return None  # that of the tokenizer's class does
+        return None  # the tokenizer's class renders it
     variables = {**inner.special_tokens_map, wrapper._thinking_kwarg: wrapper.has_thinking}
     source, with_tools = inner.get_chat_template(None, None), inner.get_chat_template(None, [])
     kept = json.loads(json.dumps(variables, default=str))
@@ -205,8 +207,8 @@ def _answers(wrapper: Any) -> AnswerFormat:
 
 
 def template_of_processor(folder: Path) -> dict[str, str]:
-    """The chat template in chat_template.json, where older processors kept the only one, as transformers takes it.
-    Raises ModelLoadError."""
+    """Returns the chat template in chat_template.json, where older processors kept their only one, in transformers'
+    form. Raises ModelLoadError."""
     file = folder / "chat_template.json"
     others = (folder / "chat_template.jinja", folder / "additional_chat_templates")
     if not file.is_file() or any(other.exists() for other in others) or _own_template(folder) is not None:
@@ -219,15 +221,15 @@ def template_of_processor(folder: Path) -> dict[str, str]:
 
 
 def _own_template(folder: Path) -> Any:
-    """That of tokenizer_config.json; None where it has none."""
+    """Returns the template in tokenizer_config.json; None if there is none."""
     file = folder / "tokenizer_config.json"
     config = read_json(file) if file.is_file() else {}
     return config.get("chat_template") if isinstance(config, dict) else None
 
 
 def complete_templates(wrapper: Any, folder: Path) -> None:
-    """Adds the template of tokenizer_config.json to those of a folder that has others only: transformers drops it.
-    Raises ModelLoadError where there is none for chats without tools, and where one is no text."""
+    """Adds the template of tokenizer_config.json if the folder's other files have only others: transformers drops it
+    then. Raises ModelLoadError if there is none for chats without tools, or one is not text."""
     templates = getattr(wrapper._tokenizer, "chat_template", None)
     if isinstance(templates, dict) and "default" not in templates and isinstance(own := _own_template(folder), str):
         templates["default"] = own
@@ -236,20 +238,20 @@ def complete_templates(wrapper: Any, folder: Path) -> None:
         raise ModelLoadError(f"of its chat templates ({', '.join(sorted(named))}) none is the default", _NAMED)
     if wrong := [name for name, template in named.items() if not isinstance(template, str | None)]:
         raise ModelLoadError(f"its chat template {wrong[0]!r} is no text", _NAMED)
-    if templates == "":  # as good as none
+    if templates == "":  # the same as none
         wrapper._tokenizer.chat_template = None
         wrapper.has_chat_template = wrapper._chat_template is not None
 
 
 def check_template(wrapper: Any) -> None:
-    """Raises ModelLoadError where one of the templates cannot be used. One is parsed and no more: compiling it would
-    compute what is constant in it, however large."""
+    """Raises ModelLoadError if a template cannot be used. Templates are only parsed: compiling would compute their
+    constants, however large."""
     from jinja2 import TemplateSyntaxError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     template = _template(wrapper) if wrapper.has_chat_template else None
     if template is not None:
-        # What transformers adds to the language: a tag for what the model has said.
+        # transformers' extension of the language: a tag around the model's own words.
         for source in filter(None, (template.source, template.with_tools)):
             source = re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", source)
             try:
@@ -260,29 +262,28 @@ def check_template(wrapper: Any) -> None:
 
 
 class Detokenizer:
-    """Token ids to text, piece by piece, as the whole would be decoded. One instance serves one text. `length`: its
-    characters so far."""
+    """Converts token ids to text piece by piece, with the same result as for the whole. One instance serves one text.
+    `length`: characters so far."""
 
     def __init__(self, bytes_of: Callable[[int], bytes], *, strip: bool = False) -> None:
-        """For tokenizers whose every token is some bytes. `strip`: a space that the text begins with is no
-        part of it."""
+        """For tokenizers in which every token is some bytes. `strip`: a leading space is not part of the text."""
         self.bytes_of, self._strip = bytes_of, strip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.length = 0
 
     def begins_at(self, token: int) -> int:
-        """Which character, from 0, the next token begins, or begins within."""
+        """Returns the index of the character that the next token begins, or begins within."""
         unfinished, first = self._decoder.getstate()[0], self.bytes_of(token)[:1]
         if not first or _is_utf8_so_far(unfinished + first):
             return self.length
         return self.length + len(unfinished.decode(errors="replace"))
 
     def add(self, token: int) -> str:
-        """The text that became certain with this token; empty while a character is unfinished."""
+        """Returns the text that this token completes; empty while a character is unfinished."""
         return self._stripped(self._decoder.decode(self.bytes_of(token)))
 
     def finish(self) -> str:
-        """What remains; an unfinished character becomes U+FFFD."""
+        """Returns the rest; an unfinished character becomes U+FFFD."""
         return self._stripped(self._decoder.decode(b"", final=True))
 
     def _stripped(self, text: str) -> str:
@@ -309,7 +310,7 @@ def _byte_level(pieces: Sequence[str | None]) -> Callable[[int], bytes]:
         piece = (pieces[token] if token < len(pieces) else None) or ""
         try:
             return bytes([table[character] for character in piece])
-        except KeyError:  # an added token, as it is written
+        except KeyError:  # an added token: its spelling
             return piece.encode()
 
     return bytes_of
@@ -321,13 +322,13 @@ def _sentence_piece(pieces: Sequence[bytes]) -> Callable[[int], bytes]:
 
 
 class _Windowed(Detokenizer):
-    """For all others: what a token adds to the text of those right before it."""
+    """A detokenizer for all other tokenizers: the text that a token adds to that of the tokens just before it."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> None:
-        """`before`: tokens that the text follows, and is not to have."""
+        """`before`: tokens that precede the text without being part of it."""
         self._decode = decode
         self._tokens = list(before)
-        # How many of them were shown, and their text.
+        # The number of tokens already returned as text, and that text.
         self._before, self._shown = len(before), decode(before) if before else ""
         self.length = 0
 

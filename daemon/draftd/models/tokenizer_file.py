@@ -1,8 +1,8 @@
-"""A tokenizer as the folder's files describe it, where the libraries make another one of them.
+"""Corrects tokenizers that the libraries make differently from the folder's files.
 
-Many classes of transformers take only the vocabulary from tokenizer.json, and build the rest anew: which class does,
-depends on names in the configuration. The tokenizers library gives the next free ids to added tokens, counted, not
-those that the files name: where a vocabulary leaves ids out, these are the ids of other tokens.
+Many of transformers' classes take only the vocabulary from tokenizer.json, and rebuild the rest; which class does so
+depends on names in the configuration. The tokenizers library gives added tokens the next free ids instead of those in
+the files: if a vocabulary leaves ids out, these belong to other tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from draftd.errors import ModelLoadError
 
-BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a token that is a byte of a character
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a token for one byte of a character
 
 _PARTS = ("normalizer", "pre_tokenizer", "decoder")
 _MODEL_OPTIONS = (
@@ -39,17 +39,15 @@ _JOINTS = ("", " ", "  ", "\n", " 1", "'s ", "\t\t")
 
 
 def as_described(tokenizer: Any, folder: Path) -> str:
-    """Makes transformers' tokenizer of the folder divide texts as its tokenizer.json says, and gives added tokens the
-    ids that the files name. Returns what had to be changed, in words; empty for most tokenizers.
-
-    Raises ModelLoadError where an id cannot be had.
-    """
+    """Makes transformers' tokenizer divide texts as in the folder's tokenizer.json, and gives added tokens the ids in
+    the files. Returns a description of the changes; empty for most tokenizers. Raises ModelLoadError if an id is not
+    possible."""
     from tokenizers import Tokenizer
 
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         return ""
-    backend.no_truncation()  # transformers sets both for each text
+    backend.no_truncation()  # transformers sets truncation and padding for each text
     backend.no_padding()
     own, changes, declared = backend, list[str](), dict[str, int]()
     for number, token in tokenizer.init_kwargs.get("added_tokens_decoder", {}).items():
@@ -57,7 +55,7 @@ def as_described(tokenizer: Any, folder: Path) -> str:
     file = folder / "tokenizer.json"
     if file.is_file():
         head = _head(file)
-        repaired = tokenizer.init_kwargs.get("fix_mistral_regex")  # the configuration asks for another pre-tokenizer
+        repaired = tokenizer.init_kwargs.get("fix_mistral_regex")  # the configuration requires another pre-tokenizer
         declared |= {token["content"]: token["id"] for token in head.get("added_tokens") or ()}
         if not repaired and not _has_parts(backend, head):
             own = _from_file(file, backend, declared)
@@ -84,23 +82,23 @@ def as_described(tokenizer: Any, folder: Path) -> str:
 
 
 def token_names(tokenizer: Any) -> list[str]:
-    """All tokens of a tokenizer by id, as the vocabulary names them; empty names for ids that it leaves out. There may
-    be more ids than tokens."""
+    """Returns all tokens of a tokenizer by id, named as in the vocabulary; empty names for missing ids. There may be
+    more ids than tokens."""
     size = max(tokenizer.get_vocab().values(), default=-1) + 1
     return [name or "" for name in tokenizer.convert_ids_to_tokens(list(range(size)))]
 
 
 def without_holes(backend: Any) -> str:
-    """The tokenizer as JSON, for readers that count its tokens: ids that no token has get special tokens, which are in
-    no text. Empty where each id has a token."""
+    """Returns the tokenizer as JSON for readers that count its tokens: missing ids get special tokens, which occur in
+    no text. Empty if no id is missing."""
     taken = set(backend.get_vocab().values())
     holes = set(range(max(taken, default=0))) - taken
     return _with_ids(backend, {f"<[no token {i}]>": i for i in sorted(holes)}) if holes else ""
 
 
 def _head(file: Path) -> dict[str, Any]:
-    """tokenizer.json without vocabulary and merges. They are most of it, and come last where the tokenizers library
-    wrote it: parsing them takes longer than all else here."""
+    """Returns tokenizer.json without vocabulary and merges, which are most of it and usually come last: parsing them
+    takes longer than everything else here."""
     with file.open(encoding="utf-8") as source:
         text = source.read(_HEAD_CHARACTERS)
         if match := _VOCABULARY.search(text):
@@ -112,7 +110,7 @@ def _head(file: Path) -> dict[str, Any]:
 
 
 def _has_parts(backend: Any, head: Mapping[str, Any]) -> bool:
-    """Whether a tokenizer with the file's vocabulary is the file's."""
+    """Whether a tokenizer with the file's vocabulary has all of the file's other parts."""
     from tokenizers import Tokenizer
 
     described = head["model"]
@@ -131,7 +129,7 @@ def _option(model: Any, name: str) -> Any:
 
 
 def _state(part: Any) -> Any:
-    """A part as JSON, without what changes no id and no text."""
+    """Returns a part as JSON, without fields that affect neither ids nor text."""
     if part is None:
         return None
     state = re.sub(rb',"trim_offsets":(true|false)', b"", part.__getstate__())
@@ -139,14 +137,14 @@ def _state(part: Any) -> Any:
 
 
 def _put_around(backend: Any) -> list[int]:
-    """The ids that are put around each text."""
+    """Returns the ids that are added around each text."""
     encoding = backend.encode("")
     return [i for i, special in zip(encoding.ids, encoding.special_tokens_mask, strict=True) if special]
 
 
 def _from_file(file: Path, backend: Any, declared: Iterable[str]) -> Any:
-    """The tokenizers library's own, with the tokens that the configuration adds to it. Those that are a class's own
-    defaults are in no file, and no model knows them."""
+    """Returns the tokenizers library's own tokenizer, with the tokens that the configuration adds. A class's own
+    default tokens are in no file, and unknown to the model."""
     from tokenizers import Tokenizer
 
     own = Tokenizer.from_file(str(file))
@@ -161,7 +159,7 @@ def _from_file(file: Path, backend: Any, declared: Iterable[str]) -> Any:
 
 
 def _strings(value: Any) -> Iterable[str]:
-    """All strings in a JSON value."""
+    """Yields all strings in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -170,7 +168,7 @@ def _strings(value: Any) -> Iterable[str]:
 
 
 def _ids(backend: Any, text: str) -> list[int] | None:
-    """None where it has no token for a part of the text, not even an unknown one."""
+    """Returns the ids of a text; None if some part of it has no token, not even an unknown one."""
     try:
         return list(backend.encode(text).ids)
     except Exception:
@@ -178,15 +176,16 @@ def _ids(backend: Any, text: str) -> list[int] | None:
 
 
 def _texts(added: Iterable[str]) -> list[str]:
-    """A few hundred short texts of all kinds: what pre-tokenizers, normalizers and added tokens treat differently."""
+    """Returns a few hundred short texts of all kinds, which pre-tokenizers, normalizers and added tokens treat
+    differently."""
     pairs = enumerate(itertools.product(_SAMPLES, repeat=2))
     mixed = [one + _JOINTS[i % len(_JOINTS)] + other for i, (one, other) in pairs if i % 3 == 0]
     return [*_SAMPLES, *mixed, *(f"a{token} {token}b" for token in itertools.islice(added, 50))]
 
 
 def _moved(backend: Any, declared: Mapping[str, int]) -> dict[str, int]:
-    """The right ids of added tokens that have others. Tokens of the model's vocabulary have its ids, others those that
-    are declared for them, or else any that no token has."""
+    """Returns the correct ids of added tokens that have wrong ones. Tokens of the model's vocabulary keep its ids;
+    others get their declared ids, or else any free ones."""
     model = backend.model
     outside = {
         token.content: number
@@ -202,8 +201,8 @@ def _moved(backend: Any, declared: Mapping[str, int]) -> dict[str, int]:
 
 
 def _with_ids(backend: Any, ids: Mapping[str, int]) -> str:
-    """The tokenizer as JSON, in which these special tokens have these ids: added tokens get those of the vocabulary,
-    where it has them. Raises ModelLoadError."""
+    """Returns the tokenizer as JSON in which these special tokens have these ids; added tokens get those of the
+    vocabulary if they are in it. Raises ModelLoadError."""
     described = json.loads(backend.to_str())
     described["truncation"] = described["padding"] = None
     vocabulary = described["model"]["vocab"]

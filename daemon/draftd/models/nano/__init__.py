@@ -1,1 +1,1 @@
-"""The embedded target and draft pair, its held-out prompts, and the record of how it was trained (`MODEL_CARD.md`)."""
+"""The embedded target and draft pair, its held-out prompts, and the record of its training (`MODEL_CARD.md`)."""
