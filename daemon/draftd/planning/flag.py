@@ -104,7 +104,7 @@ class FlagService:
         if resolution.value in STRATEGY.variants:
             return resolution
         default = self._defaults[STRATEGY]
-        return FlagResolution(default, default, "ERROR", f"{resolution.value!r} is no strategy")
+        return FlagResolution(default, default, "ERROR", f"{resolution.value!r} is not a strategy")
 
     def default_value(self) -> bool | None:
         """Returns the flag's value for a request without attributes; None while its source has given none."""
@@ -180,7 +180,7 @@ class FlagService:
                 log.info("wrote the flag file %s", self._backend.source)
         except OSError as error:
             problem = f"{self._backend.source} cannot be written ({error.strerror})"
-            log.warning("%s; the flag is %s until there is one", problem, self._defaults[SPECULATION])
+            log.warning("%s; the flag is %s until the file exists", problem, self._defaults[SPECULATION])
         if not self._backend.start(self._domain):
             self._report_broken("")
 

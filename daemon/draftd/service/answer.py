@@ -35,7 +35,7 @@ class ReadingOptions:
     answer ends after one call. `thinks`: the answer begins inside a thought, because the prompt ends in one.
     `continues`: the answer continues a message, so it begins after any header."""
 
-    written: AnswerFormat
+    answer_format: AnswerFormat
     tools: tuple[Tool, ...] = ()
     single: bool = False
     thinks: bool = False
@@ -46,13 +46,13 @@ def reading_options(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) ->
     """Returns how to parse the answer to `prompt`; None if the answer is only text. `ids`: the prompt's tokens."""
     if not isinstance(prompt, Chat):
         return None
-    written, tools = tokenizer.answers, prompt.shown_tools
-    if not tools and not written.has_parts:
+    answer_format, tools = tokenizer.answers, prompt.shown_tools
+    if not tools and not answer_format.has_parts:
         return None
     thinks = False
-    if written.thinking is not None:
-        thinks = _within_thought(prompt, tokenizer, ids, *written.thinking)
-    return ReadingOptions(written, tools, not prompt.parallel_tool_calls, thinks, prompt.continues)
+    if answer_format.thinking is not None:
+        thinks = _within_thought(prompt, tokenizer, ids, *answer_format.thinking)
+    return ReadingOptions(answer_format, tools, not prompt.parallel_tool_calls, thinks, prompt.continues)
 
 
 def _within_thought(prompt: Chat, tokenizer: Tokenizer, ids: Sequence[int], begin: str, end: str) -> bool:
@@ -162,12 +162,12 @@ class _AnswerEnd:
     def __init__(
         self, tokenizer: Tokenizer, ends: StopConditions, reading: ReadingOptions | None, form: TextForm
     ) -> None:
-        self._made_of = tokenizer, ends, reading, form
+        self._arguments = tokenizer, ends, reading, form
         self._parts = _Parts(reading, ends)
         self._text = TextStream(tokenizer, ends, form, self._parts.reads)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        tokenizer, ends, reading, form = self._made_of  # the format cannot be pickled: the copy takes its tokenizer's
+        tokenizer, ends, reading, form = self._arguments  # the format cannot be pickled: the copy takes its tokenizer's
         how = None if reading is None else (reading.tools, reading.single, reading.thinks, reading.continues)
         return _answer_end, (tokenizer, ends, how, form)
 
@@ -191,14 +191,14 @@ class _Parts:
     def __init__(self, reading: ReadingOptions | None, ends: StopConditions) -> None:
         """`reading` None: the answer is only text."""
         reading = reading or ReadingOptions(AnswerFormat())
-        written = reading.written
-        self.kind = REASONING if reading.thinks else NORMAL if reading.continues else written.initial
+        answer_format = reading.answer_format
+        self.kind = REASONING if reading.thinks else NORMAL if reading.continues else answer_format.initial
         self.calls: CallReader | None = None
         if reading.tools:
-            assert written.tools is not None
-            self.calls = CallReader(written.tools, reading.tools, single=reading.single)
-        self._end_of_calls = "" if written.tools is None else written.tools.end
-        self._table = written.marks(with_tools=bool(reading.tools))
+            assert answer_format.tools is not None
+            self.calls = CallReader(answer_format.tools, reading.tools, single=reading.single)
+        self._end_of_calls = "" if answer_format.tools is None else answer_format.tools.end
+        self._table = answer_format.marks(with_tools=bool(reading.tools))
         self._marks = StopScanner(tuple(self._table[self.kind]))
         self._stop_strings = ends.strings
         self._stops = StopScanner(ends.strings, include=ends.include)

@@ -17,6 +17,7 @@ def reason_to_leave(request: Request) -> FinishReason:
 
 
 def error_of(outcome: Outcome) -> DraftdError | None:
+    """Returns the error that follows the answer's end; None if the answer is complete."""
     if isinstance(outcome.refused, DraftdError):
         return outcome.refused
     if outcome.reason is FinishReason.ERROR and outcome.unavailable is not None:

@@ -36,33 +36,38 @@ async def constraint_of(
 ) -> Constraint:
     """Returns the constraint of the response format, or of a demanded tool call. Raises InvalidRequest if it cannot be
     enforced."""
-    wanted, prompt = request.response_format, request.prompt
+    response_format, prompt = request.response_format, request.prompt
     demanded = isinstance(prompt, Chat) and prompt.demands_call
-    if wanted is None and not demanded:
+    if response_format is None and not demanded:
         return Constraint()
-    field, shown = ("chat.tool_choice", "a call") if wanted is None else (_field(wanted), wanted.source)
+    if response_format is None:
+        field, shown, kind = "chat.tool_choice", "a call", "tool_call"
+    else:
+        field, shown, kind = _field(response_format), response_format.source, response_format.kind.value
     _check(request, field, () if reading is None else reading.tools)
     if compiler is None:
         raise InvalidRequest(field, shown, "nothing: this model's tokenizer has no grammars")
     run = asyncio.get_running_loop().run_in_executor
     try:
-        grammar = await run(executor, _grammar, wanted, prompt, reading, compiler)
+        grammar = await run(executor, _grammar, response_format, prompt, reading, compiler)
         compiled, seconds = await run(executor, compiler.compile, grammar)
     except ValueError as error:
         tools = prompt.tools if isinstance(prompt, Chat) and demanded else ()
         wrong = await run(executor, _wrong_tool, tools, compiler)
         field, shown, why = wrong or (field, shown, str(error))
         raise InvalidRequest(field, shown, f"a grammar that can be enforced: {why}") from None
-    return Constraint(grammar, "tool_call" if wanted is None else wanted.kind.value, seconds, compiled)
+    return Constraint(grammar, kind, seconds, compiled)
 
 
-def _grammar(wanted: ResponseFormat | None, prompt: Prompt, reading: ReadingOptions | None, compiler: Grammars) -> str:
+def _grammar(
+    response_format: ResponseFormat | None, prompt: Prompt, reading: ReadingOptions | None, compiler: Grammars
+) -> str:
     """Returns the grammar of the answer. Raises ValueError if it cannot be enforced."""
     demanded = isinstance(prompt, Chat) and prompt.demands_call
-    body = "" if wanted is None or demanded else _source(wanted)
+    body = "" if response_format is None or demanded else _source(response_format)
     if reading is None:
         return body
-    answer_format, calls = reading.written, list[tuple[CallFormat, str]]()
+    answer_format, calls = reading.answer_format, list[tuple[CallFormat, str]]()
     if answer_format.transitions:
         raise ValueError("this model's answers have headers, which no grammar is made for")
     tool_choice = prompt.tool_choice if isinstance(prompt, Chat) else ToolMode.AUTO
@@ -105,25 +110,29 @@ def _check(request: Request, field: str, tools: Sequence[Tool]) -> None:
         raise InvalidRequest("min_tokens", request.min_tokens, f"0 if {why}: its grammar sets the length")
 
 
-def _source(wanted: ResponseFormat) -> str:
-    if wanted.kind is FormatKind.JSON_OBJECT:
+def _source(response_format: ResponseFormat) -> str:
+    if response_format.kind is FormatKind.JSON_OBJECT:
         return grammars.json_object()
-    if wanted.kind is FormatKind.CHOICE:
-        return grammars.choice(_choices(wanted))
+    if response_format.kind is FormatKind.CHOICE:
+        return grammars.choice(_choices(response_format))
     makers = {
         FormatKind.JSON_SCHEMA: grammars.json_schema,
         FormatKind.REGEX: grammars.regex,
         FormatKind.GRAMMAR: grammars.lark,
     }
-    return makers[wanted.kind](wanted.source)
+    return makers[response_format.kind](response_format.source)
 
 
-def _choices(wanted: ResponseFormat) -> list[str]:
-    texts = json.loads(wanted.source)
+def _choices(response_format: ResponseFormat) -> list[str]:
+    texts = json.loads(response_format.source)
     if not 1 <= len(texts) <= MAX_CHOICES or not all(texts):
-        raise InvalidRequest(_field(wanted), f"{len(texts)} texts", f"1 to {MAX_CHOICES} texts, none empty")
+        raise InvalidRequest(_field(response_format), f"{len(texts)} texts", f"1 to {MAX_CHOICES} texts, none empty")
     return list(texts)
 
 
-def _field(wanted: ResponseFormat) -> str:
-    return "response_format.choices" if wanted.kind is FormatKind.CHOICE else f"response_format.{wanted.kind.value}"
+def _field(response_format: ResponseFormat) -> str:
+    return (
+        "response_format.choices"
+        if response_format.kind is FormatKind.CHOICE
+        else f"response_format.{response_format.kind.value}"
+    )

@@ -68,7 +68,7 @@ from draftd.service.text_relay import Events, RelayStarted, RemoteAnswers, TextR
 from draftd.settings import Settings
 from draftd.telemetry.spans import InferenceSpan, InferenceStart
 
-_NEWS_SECONDS = 1.0  # between two progress events, while weights load or the prompt is prefilled
+_PROGRESS_SECONDS = 1.0  # between two progress events, while weights load or the prompt is prefilled
 _SPARE_CALLS = 256  # requests outside the engine: being tokenised, or finished but not yet read
 
 log = logging.getLogger(__name__)
@@ -354,14 +354,14 @@ class InferenceService:
     async def _send_start(self, call: EngineCall, send: Send, write: Write) -> None:
         """Sends the events before the first token: start, progress, and what the request asks about its prompt."""
         await write(send(call.started))
-        first, processed, pause = call.choices[0].stream, 0, 0.0 if self._worker.unloaded else _NEWS_SECONDS
+        first, processed, pause = call.choices[0].stream, 0, 0.0 if self._worker.unloaded else _PROGRESS_SECONDS
         while await stays_silent(call.choices, call.arrived, pause):
             if self._worker.unloaded:
                 await write(send(LoadProgress(self._worker.progress)))
             elif (progress := call.prompt_progress(self._worker.status)) and progress.processed_tokens > processed:
                 await write(send(progress))
                 processed = progress.processed_tokens
-            pause = _NEWS_SECONDS
+            pause = _PROGRESS_SECONDS
         emission, (text, offsets), prompt = Emission((), ()), call.echo, tuple[int, ...]()
         if call.request.prompt_top_logprobs is not None:
             emission_of_prompt = await first.take()

@@ -42,7 +42,7 @@ class PeerTable:
         return VerificationStatus(connected, total, sum(held for _, _, held in peers), refusals)
 
     def admit(self, edge: str) -> Peer:
-        """Returns the peer that may connect now. Raises TooManyPeers."""
+        """Returns the peer of an edge that connects. Raises TooManyPeers."""
         earlier, connected, most = self._peers.get(edge), self._connected, self._limits.peers
         if connected >= most:
             raise TooManyPeers(
@@ -55,8 +55,8 @@ class PeerTable:
         return peer
 
     def surplus(self) -> list[Peer]:
-        """Returns the peers that lost their connections longest ago and have to give up their open sequences, because
-        there are too many peers."""
+        """Returns the disconnected peers whose open sequences have to end because there are too many peers: those that
+        were disconnected first."""
         disconnected = [peer for peer in self if peer.connection is None and peer.open]
         disconnected.sort(key=lambda peer: peer.lost_since)
         return disconnected[: max(0, self._connected + len(disconnected) - self._limits.peers)]

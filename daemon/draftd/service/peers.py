@@ -41,7 +41,7 @@ from draftd.token_bucket import TokenBucket
 
 MOST_UNREAD = 4096
 """Unread messages at which a connection ends."""
-MOST_WAITED_FOR = 256
+PAUSE_UNREAD = 256
 """Unread messages at which the engine stops deciding for the peer."""
 _MOST_ENDED = 256  # ended sequences remembered for a peer
 _KNOWN_VERDICTS = 32  # verdicts after which an edge is no longer new
@@ -162,7 +162,7 @@ class Peer:
             self.forgotten = max(self.forgotten, oldest)
 
     def total(self) -> PeerCounts:
-        live = [PeerCounts(stale=one.steps.stale, wasted=one.steps.wasted) for one in self.sequences]
+        live = [PeerCounts(stale=one.proposals.stale, wasted=one.proposals.wasted) for one in self.sequences]
         return sum_counts([self.counts, *live])
 
 
@@ -236,7 +236,7 @@ class VerifiedSequence:
         self.closing: SequenceClosed | None = None  # the message for its end, if the verifier or the edge ends it
         self.span, self.counts = span, PeerCounts()
         self._mailbox, self._on_message = mailbox, on_message
-        self.steps = PeerSequence(
+        self.proposals = PeerSequence(
             self.number, message.tokens, self._post, wake, deepest=deepest, readable=connection.readable
         )
 
@@ -263,7 +263,7 @@ class VerifiedSequence:
     def end_span(self, outcome: Outcome, *, replaced: bool) -> None:
         """Ends the span with the sequence's counts and the way it ended. `replaced`: the edge opened its number
         again."""
-        self.counts.stale, self.counts.wasted = self.steps.stale, self.steps.wasted
+        self.counts.stale, self.counts.wasted = self.proposals.stale, self.proposals.wasted
         why = "" if self.closing is None else self.closing.error
         how = "closed" if self.closing is not None else "finished"
         if outcome.reason is FinishReason.ERROR:
@@ -287,7 +287,7 @@ class PeerConnection:
 
     def readable(self) -> bool:
         """Whether the connection is up and the peer reads from it. Any thread."""
-        return self.alive and len(self._unread) < MOST_WAITED_FOR
+        return self.alive and len(self._unread) < PAUSE_UNREAD
 
     def put(self, item: Any) -> None:
         if len(self._unread) >= MOST_UNREAD:
@@ -310,7 +310,7 @@ class PeerConnection:
             self._arrived.clear()
             await self._arrived.wait()
         item = self._unread.popleft()
-        if len(self._unread) == MOST_WAITED_FOR - 1:
+        if len(self._unread) == PAUSE_UNREAD - 1:
             self._wake()
         return item
 

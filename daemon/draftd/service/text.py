@@ -180,24 +180,25 @@ async def echoed_prompt(
     the prompt begins in it. Both are empty if the request does not echo."""
     if not request.echo:
         return "", ()
-    written = request.prompt.text if isinstance(request.prompt, RawText) else None
-    if written is not None and request.logprobs is None:
-        return written, ()
-    make, run = partial(text_of_prompt, tokenizer, ids, written), asyncio.get_running_loop().run_in_executor
+    prompt_text = request.prompt.text if isinstance(request.prompt, RawText) else None
+    if prompt_text is not None and request.logprobs is None:
+        return prompt_text, ()
+    make, run = partial(text_of_prompt, tokenizer, ids, prompt_text), asyncio.get_running_loop().run_in_executor
     text, offsets = make() if len(ids) <= _INLINE_TOKENS else await run(executor, make)
     return text, () if request.logprobs is None else offsets
 
 
-def text_of_prompt(tokenizer: Tokenizer, ids: Sequence[int], written: str | None) -> tuple[str, list[int]]:
-    """Returns the prompt's text, and for each token how many characters precede its own. `written`: the text that was
-    tokenised; None for token ids. A special token that `written` does not have, such as a first one, has no text."""
+def text_of_prompt(tokenizer: Tokenizer, ids: Sequence[int], prompt_text: str | None) -> tuple[str, list[int]]:
+    """Returns the prompt's text, and for each token how many characters precede its own. `prompt_text`: the text that
+    was tokenised; None for token ids. A special token that this text does not have, such as a first one, has no
+    text."""
     stream, special = tokenizer.detokenizer(), tokenizer.special_tokens
     pieces, offsets = [], []
     for token in ids:
-        shown = written is None or token not in special or written.startswith(special[token], stream.length)
+        shown = prompt_text is None or token not in special or prompt_text.startswith(special[token], stream.length)
         offsets.append(stream.begins_at(token) if shown else stream.length)
         pieces.append(stream.add(token) if shown else "")
-    text = "".join([*pieces, stream.finish()]) if written is None else written
+    text = "".join([*pieces, stream.finish()]) if prompt_text is None else prompt_text
     return text, [min(offset, len(text)) for offset in offsets]
 
 

@@ -253,5 +253,5 @@ async def begin_relay(answers: RemoteAnswers, request: Request, trace: str) -> t
 
 
 def local_plan(plan: DecodePlan, why: str) -> DecodePlan:
-    """Returns the plan with the strategy `local`, and why it is local after all."""
-    return replace(plan, strategy=Strategy.LOCAL, reason=f"{plan.reason}; local after all: {why}")
+    """Returns the plan with the strategy `local`, and the reason for it."""
+    return replace(plan, strategy=Strategy.LOCAL, reason=f"{plan.reason}; decoded here instead: {why}")

@@ -24,9 +24,9 @@ class CallReader:
     """Call `begin` after the format's first mark, `feed` with the text up to its last mark, then `end`. The result does
     not depend on how the text is cut."""
 
-    def __init__(self, written: ToolFormat, tools: tuple[Tool, ...], *, single: bool) -> None:
+    def __init__(self, tool_format: ToolFormat, tools: tuple[Tool, ...], *, single: bool) -> None:
         """`single`: the answer has at most one call."""
-        self._written, self._tools, self._single = written, tool_dicts(tools), single
+        self._format, self._tools, self._single = tool_format, tool_dicts(tools), single
         self._names = {tool.name for tool in tools}
         self._begun = 0
         self.complete: list[ToolCall] = []
@@ -40,7 +40,7 @@ class CallReader:
     def begin(self) -> None:
         """Begins a section of calls, after its first mark."""
         self._raw = ""  # text since the last complete call
-        self._deferred = not self._written.styles  # the call is parsed when the section has ended
+        self._deferred = not self._format.styles  # the call is parsed when the section has ended
         self._last_style: JsonStyle | None = None  # of the last complete call between these marks
         self._open: _OpenCall | None = None
 
@@ -59,7 +59,7 @@ class CallReader:
         try:
             if cut:
                 raise MalformedCall("the answer ends within it")
-            calls = self._written.read(raw, self._tools)
+            calls = self._format.read(raw, self._tools)
             if call is None:
                 return self._emit_calls(calls)
             # The call has begun, and an unexpected text follows its arguments.
@@ -73,12 +73,12 @@ class CallReader:
                 deltas: list[Delta] = [self._end_call(call)]
                 return [*deltas, TextDelta(rest)] if re.search(r"\w", rest) else deltas
             self._warn(f"a tool call is malformed and is sent as text: {str(error)[:200]}")
-        return [TextDelta(raw if before is not None else f"{self._written.start}{raw}{mark}")]
+        return [TextDelta(raw if before is not None else f"{self._format.start}{raw}{mark}")]
 
     def _step(self, deltas: list[Delta]) -> bool:
         """Reads to the arguments of a call, or to its end. Returns False if more text is needed."""
         if self._open is None:
-            for style in self._written.styles:
+            for style in self._format.styles:
                 if (header := style.header.match(self._raw)) and header.end() <= _LONGEST:
                     self._deferred = header["name"] not in self._names
                     if not self._deferred:

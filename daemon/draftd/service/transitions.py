@@ -28,7 +28,7 @@ class Transitions:
         if not 0 <= limit <= MOST_LISTED:
             raise InvalidRequest("limit", limit, f"1 to {MOST_LISTED}; 0 is {LISTED}")
         self._check(after)
-        return self._later(after)[-(limit or LISTED) :]
+        return self._newer(after)[-(limit or LISTED) :]
 
     async def watch(
         self, after: int | None, begun: Callable[[], Awaitable[None]], send: Callable[[Transition], Awaitable[None]]
@@ -46,7 +46,7 @@ class Transitions:
         self.watchers += 1
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         last = self._last if after is None else after
-        unread = self._later(last)  # old ones may be dropped already, which is no gap
+        unread = self._newer(last)  # old ones may be dropped already, which is no gap
 
         def wake(transition: Transition) -> None:  # on any thread
             loop.call_soon_threadsafe(woken.set)
@@ -60,7 +60,7 @@ class Transitions:
                         last = transition.number
                         await write(send(transition))
                     woken.clear()
-                    unread = self._later(last)
+                    unread = self._newer(last)
                     if not unread:
                         await unless_set(self._stopping, woken.wait())
                     elif unread[0].number > last + 1:
@@ -72,7 +72,7 @@ class Transitions:
             end()
             self.watchers -= 1
 
-    def _later(self, last: int) -> list[Transition]:
+    def _newer(self, last: int) -> list[Transition]:
         return [one for one in self._journal.latest(MOST_LISTED) if one.number > last]
 
     def _check(self, after: int) -> None:
@@ -88,9 +88,9 @@ class Transitions:
         return latest[-1].number if latest else 0
 
 
-async def unless_set(stopping: asyncio.Event, wanted: Awaitable[T]) -> T:
-    """Returns the result of `wanted`. If `stopping` is set first, cancels it and raises NotServing."""
-    result, ending = asyncio.ensure_future(wanted), asyncio.ensure_future(stopping.wait())
+async def unless_set(stopping: asyncio.Event, awaitable: Awaitable[T]) -> T:
+    """Returns the result of `awaitable`. If `stopping` is set first, cancels it and raises NotServing."""
+    result, ending = asyncio.ensure_future(awaitable), asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait((result, ending), return_when=asyncio.FIRST_COMPLETED)
         if result.done() and not result.cancelled():

@@ -198,7 +198,7 @@ class VerificationService:
             self._end(sequence, SequenceClosed(step.sequence, error.message))
             return
         sequence.active = time.monotonic()
-        sequence.steps.offer(step)
+        sequence.proposals.offer(step)
 
     def _close(self, connection: PeerConnection, message: CloseSequence) -> None:
         peer = connection.peer
@@ -266,11 +266,11 @@ class VerificationService:
         own_plan = self._planner.plan_for_peer(worker.info, len(message.tokens), constrained=bool(grammar))
         priority = min(waiting, MAX_PRIORITY)
         return sequence, decode_request(
-            message, remaining, sequence.id, peer.share_key, sequence.steps, own_plan,
+            message, remaining, sequence.id, peer.share_key, sequence.proposals, own_plan,
             deepest=deepest, priority=priority,
         )  # fmt: skip
 
-    # what the engine says
+    # messages of the engine
 
     def _handle(self, sequence: VerifiedSequence, item: FromVerifier | Outcome) -> None:
         peer, now = sequence.peer, time.monotonic()
@@ -291,8 +291,8 @@ class VerificationService:
 
     def _finish(self, sequence: VerifiedSequence, outcome: Outcome) -> None:
         peer, replaced = sequence.peer, sequence in sequence.peer.leaving
-        peer.counts.stale += sequence.steps.stale
-        peer.counts.wasted += sequence.steps.wasted
+        peer.counts.stale += sequence.proposals.stale
+        peer.counts.wasted += sequence.proposals.wasted
         closed_sequence, sequence.counts.discarded = sequence.text.close()
         peer.counts.discarded += sequence.counts.discarded
         sequence.end_span(outcome, replaced=replaced)
@@ -308,7 +308,7 @@ class VerificationService:
         if sequence.connection.alive and sequence not in sequence.peer.leaving:
             sequence.connection.put(message)
 
-    # ends
+    # ending
 
     def drain(self) -> None:
         """Refuses new peers and sequences, and ends the open ones: their edges go on elsewhere."""
@@ -334,7 +334,7 @@ class VerificationService:
         for sequence in list(peer.open.values()):
             self._end(sequence, SequenceClosed(sequence.number, why, retry_after))
 
-    # watching
+    # watching idle peers
 
     async def _watch_peers(self) -> None:
         while True:
@@ -352,7 +352,7 @@ class VerificationService:
                 seconds = now - sequence.active
                 if not sequence.connection.alive:
                     if pressed or lost_seconds > idle:
-                        self._end(sequence, SequenceClosed(sequence.number, "its edge did not claim it"))
+                        self._end(sequence, SequenceClosed(sequence.number, "its edge did not open it again"))
                 elif sequence.began and seconds > idle:
                     why = f"no step came for {seconds:.0f} s, and at most {idle:g} s may pass (verify.idle_seconds)"
                     self._end(sequence, SequenceClosed(sequence.number, why, 0.0))

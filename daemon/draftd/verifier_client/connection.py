@@ -195,7 +195,7 @@ class VerifierConnection:
                 elif response.HasField("welcome"):
                     self._welcome.set_result(response.welcome)
                 else:
-                    raise LinkError(LinkFailure.BROKEN_RULE, "the verifier did not greet first")
+                    raise LinkError(LinkFailure.BROKEN_RULE, "the first message of the verifier was not a greeting")
         except grpc.RpcError as error:
             if not self.over:
                 why = failure_of(error, self._settings, greeted=self._welcome.done())

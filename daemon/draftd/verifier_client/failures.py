@@ -35,12 +35,12 @@ _CAUSES = {
         "set remote.tls_ca to the authority of its certificate, or remote.tls if the system trusts it",
     ),
     LinkFailure.TLS_NOT_SPOKEN: (
-        "it speaks no TLS",
+        "it does not speak TLS",
         "set server.tls_cert and server.tls_key there; on loopback remote.tls, remote.tls_ca and remote.tls_cert may "
         "be unset instead",
     ),
     LinkFailure.UNKNOWN_AUTHORITY: (
-        "its certificate is of an authority that is not trusted here ({detail})",
+        "the authority of its certificate is not trusted here ({detail})",
         "set remote.tls_ca to the authority of its present certificate",
     ),
     LinkFailure.WRONG_NAME: (
@@ -63,10 +63,10 @@ _CAUSES = {
         "the TLS handshake fails ({detail})",
         "look at remote.tls_ca, remote.tls_cert and remote.tls_key, and at server.tls_cert there",
     ),
-    LinkFailure.NO_VERIFIER: ("what listens there is no verifier ({detail})", "correct remote.target"),
+    LinkFailure.NO_VERIFIER: ("the server there is not a verifier ({detail})", "correct remote.target"),
     LinkFailure.UNAUTHENTICATED: ("it does not accept the token", "set remote.token to its server.token"),
     LinkFailure.OTHER_PROTOCOL: ("{detail}", "update the older of the two daemons"),
-    LinkFailure.NOT_ENABLED: ("it verifies for no others", "set verify.enabled there"),
+    LinkFailure.NOT_ENABLED: ("it does not verify for other daemons", "set verify.enabled there"),
     LinkFailure.NOT_SERVING: ("it takes no requests now ({detail})", "look at its log if this lasts"),
     LinkFailure.TOO_MANY_PEERS: ("{detail}", "raise verify.peers there"),
     LinkFailure.CONNECTION_LOST: (

@@ -92,11 +92,11 @@ class LinkCounts:
         self.failures[LinkFailure.REFUSED] += 1
 
     def end_streak(self) -> None:
-        """A verdict has come."""
+        """Ends a streak of errors: a verdict has come."""
         self._streak, self._failing = 0, False
 
     def expect_verdict(self) -> None:
-        """The link is down. When the verifier is back, the first error takes it down again, unless a verdict came."""
+        """Prepares for the next connection: its first error takes the link down, unless a verdict comes before."""
         self._streak = TRIP - 1
 
 

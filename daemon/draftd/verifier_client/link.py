@@ -310,7 +310,7 @@ class GrpcLink:
             self._inbox.put(message)
         self._inbox.wake()
 
-    # what ends
+    # failures
 
     def _fail(self, why: LinkError) -> None:
         """Counts the failure, of a connection or of an attempt, and takes the link down."""

@@ -216,7 +216,7 @@ async def test_a_remote_that_is_not_there_leaves_what_may_be_local() -> None:
         flagged = asking(wish=RequestedPlan())
         await service.generate(flagged, (told := Told()).take)
         assert (told.started.plan.strategy, told.reason) == (Strategy.LOCAL, FinishReason.LENGTH)
-        assert "local after all" in told.started.plan.reason
+        assert "decoded here instead" in told.started.plan.reason
         with pytest.raises(InvalidRequest):
             await service.generate(replace(flagged, max_tokens=0), Told().take)
         assert front.refusals == [RemoteDown, InvalidRequest]

@@ -193,7 +193,7 @@ def test_a_path_that_cannot_be_written_leaves_the_default_in_force(
         assert service.save_errors == 2
     finally:
         service.close()
-    assert f"the flag is {variant} until there is one" in caplog.text
+    assert f"the flag is {variant} until the file exists" in caplog.text
 
 
 def test_leftovers_of_a_killed_daemons_flag_file_are_removed(tmp_path: Path) -> None:
@@ -413,4 +413,4 @@ def test_a_variant_that_is_no_strategy_is_the_default(service: FlagService, path
     written["flags"]["decoding-strategy"] |= {"variants": {"fast": "warp"}, "defaultVariant": "fast"}
     path.write_text(json.dumps(written))
     until(lambda: service.strategy(ANY).reason == "ERROR")
-    assert service.strategy(ANY) == FlagResolution("auto", "auto", "ERROR", "'warp' is no strategy")
+    assert service.strategy(ANY) == FlagResolution("auto", "auto", "ERROR", "'warp' is not a strategy")

@@ -380,7 +380,7 @@ class SpecialMarks(ByteTokenizer):
     def __init__(self) -> None:
         super().__init__(257)
         self.special_tokens = dict(enumerate(MARKS))
-        self.answers = reading("kimi_k2", thinking=True).written
+        self.answers = reading("kimi_k2", thinking=True).answer_format
 
     def token_bytes(self, token: int) -> bytes:
         return self.special_tokens[token].encode() if token in self.special_tokens else super().token_bytes(token)

@@ -11,8 +11,8 @@ from draftd.engine.remote.verifier_link import Proposal, Verdict
 from draftd.errors import ClientStalled
 from draftd.service.peers import (
     MOST_UNREAD,
-    MOST_WAITED_FOR,
     NEW_EDGES,
+    PAUSE_UNREAD,
     Peer,
     PeerConnection,
     VerifiedSequence,
@@ -65,13 +65,13 @@ def test_no_step_is_due_for_a_peer_that_does_not_read() -> None:
     async def due() -> list[bool]:
         connection = PeerConnection(Peer("e"), "address", wake=lambda: woken.append(True))
         one = held(connection, 1)
-        one.steps.offer(Proposal(1, 3, 3, run=100))
-        found = [one.steps.due([1, 2, 3])]
-        for message in range(MOST_WAITED_FOR):
+        one.proposals.offer(Proposal(1, 3, 3, run=100))
+        found = [one.proposals.due([1, 2, 3])]
+        for message in range(PAUSE_UNREAD):
             connection.put(message)
-        found.append(one.steps.due([1, 2, 3]))
+        found.append(one.proposals.due([1, 2, 3]))
         await connection.next()
-        return [*found, one.steps.due([1, 2, 3])]
+        return [*found, one.proposals.due([1, 2, 3])]
 
     assert asyncio.run(due()) == [True, False, True]
     assert woken == [True], "or what waits for that would wait for the next that comes"

@@ -281,9 +281,9 @@ def test_link_failure_that_follows_another_is_logged(caplog: pytest.LogCaptureFi
         proxy.restore()
         until(lambda: link.state.failure is LinkFailure.NO_VERIFIER)
     assert [re.split("[(:]", line)[1].strip() for line in link_lines(caplog)] == [
-        "what listens there is no verifier",
+        "the server there is not a verifier",
         "it ends each connection at once",
-        "what listens there is no verifier",
+        "the server there is not a verifier",
     ]
 
 
