@@ -22,28 +22,28 @@ class RecordedSpan(InferenceSpan):
     departures: list[FinishReason] = field(default_factory=list)
     text: str | None = None
 
-    def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
+    def set_plan(self, plan: DecodePlan, tier: ContextTier) -> None:
         pass
 
     @property
     def trace(self) -> str:
         return ""
 
-    def priced(self, quality: QualityClass | None, cost: Mapping[Verifier, float], currency: str) -> None:
+    def set_price(self, quality: QualityClass | None, cost: Mapping[Verifier, float], currency: str) -> None:
         pass
 
-    def constrained(self, kind: str, compile_seconds: float) -> None:
+    def set_constraint(self, kind: str, compile_seconds: float) -> None:
         pass
 
-    def finished(self, outcome: Outcome, answer: Sequence[Part] | None = None) -> None:
+    def finish(self, outcome: Outcome, answer: Sequence[Part] | None = None) -> None:
         if not self.outcomes:  # a second outcome is ignored, as in the contract
             self.outcomes.append(outcome)
             self.text = None if answer is None else "".join(part.get("content", "") for part in answer)
 
-    def refused(self, error: DraftdError) -> None:
+    def refuse(self, error: DraftdError) -> None:
         self.refusals.append(error)
 
-    def left(self, reason: FinishReason) -> None:
+    def leave(self, reason: FinishReason) -> None:
         self.departures.append(reason)
 
 

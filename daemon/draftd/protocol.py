@@ -39,7 +39,7 @@ DETAILS_KEY = "grpc-status-details-bin"
 """Where gRPC carries a google.rpc.Status."""
 
 
-def _named(kind: Any, members: type[M]) -> dict[Any, M]:
+def _members_by_number(kind: Any, members: type[M]) -> dict[Any, M]:
     """Maps the API's numbers to core members of the same name: DECODE_MODE_AUTO of `DecodeMode` to AUTO."""
     named = {number: members.__members__.get(name.removeprefix(_prefix(kind))) for name, number in kind.items()}
     return {number: member for number, member in named.items() if member is not None}
@@ -63,21 +63,24 @@ def _prefix(kind: Any) -> str:
 
 MODES: Mapping[pb.DecodeMode, ModePreference] = {
     pb.DECODE_MODE_UNSPECIFIED: ModePreference.AUTO,
-    **_named(pb.DecodeMode, ModePreference),
+    **_members_by_number(pb.DecodeMode, ModePreference),
 }
-WORKLOADS: Mapping[pb.WorkloadClass, WorkloadClass] = _named(pb.WorkloadClass, WorkloadClass)
+WORKLOADS: Mapping[pb.WorkloadClass, WorkloadClass] = _members_by_number(pb.WorkloadClass, WorkloadClass)
 DEPTH_MODES: Mapping[pb.DepthMode, DepthMode | None] = {
     pb.DEPTH_MODE_UNSPECIFIED: None,
-    **_named(pb.DepthMode, DepthMode),
+    **_members_by_number(pb.DepthMode, DepthMode),
 }
-STRATEGIES: Mapping[pb.Strategy, Strategy | None] = {pb.STRATEGY_UNSPECIFIED: None, **_named(pb.Strategy, Strategy)}
+STRATEGIES: Mapping[pb.Strategy, Strategy | None] = {
+    pb.STRATEGY_UNSPECIFIED: None,
+    **_members_by_number(pb.Strategy, Strategy),
+}
 QUALITIES: Mapping[pb.QualityClass, QualityClass | None] = {
     pb.QUALITY_CLASS_UNSPECIFIED: None,
-    **_named(pb.QualityClass, QualityClass),
+    **_members_by_number(pb.QualityClass, QualityClass),
 }
-DECODED: Mapping[pb.DecodeMode, DecodeMode] = _named(pb.DecodeMode, DecodeMode)
+DECODED: Mapping[pb.DecodeMode, DecodeMode] = _members_by_number(pb.DecodeMode, DecodeMode)
 """How an answer was decoded."""
-REASONS: Mapping[pb.FinishReason, FinishReason] = _named(pb.FinishReason, FinishReason)
+REASONS: Mapping[pb.FinishReason, FinishReason] = _members_by_number(pb.FinishReason, FinishReason)
 
 
 def duration(seconds: float | None) -> Duration | None:

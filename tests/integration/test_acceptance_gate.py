@@ -101,7 +101,7 @@ def serve(folder: Path, acceptance: str) -> AbstractContextManager[Served]:
     for role in ("target", "draft"):
         (folder / role).mkdir(exist_ok=True)
         (folder / role / "model.safetensors").write_text(acceptance if role == "draft" else "")
-    files = PairFiles(ModelFiles.noted(folder / "target"), {DRAFT_MODEL: ModelFiles.noted(folder / "draft")})
+    files = PairFiles(ModelFiles.of(folder / "target"), {DRAFT_MODEL: ModelFiles.of(folder / "draft")})
     return serving(folder, lambda: replace(load(folder / "draft" / "model.safetensors"), files=files))
 
 

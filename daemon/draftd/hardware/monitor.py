@@ -35,12 +35,12 @@ class HardwareProbe:
         merged = HardwareSample()
         for name, read in self._readings.items():
             try:
-                merged = merged.merged(self._read(name, read))
+                merged = merged.merge(self._read(name, read))
             except Exception as error:
-                self.failed(name, error)
+                self.count_failure(name, error)
         return merged
 
-    def failed(self, name: str, error: Exception) -> None:
+    def count_failure(self, name: str, error: Exception) -> None:
         """Counts one failure of that reading, and logs the first."""
         before = self.errors.get(name, 0)
         # A new mapping each time: other threads that read the old one never see it change.
@@ -102,6 +102,6 @@ class HardwareMonitor(HardwareView):
             try:
                 self.state = advance(self.state, self._probe.sample(), self._clock(), self._floor)
             except Exception as error:
-                self._probe.failed("probe", error)
+                self._probe.count_failure("probe", error)
             self.errors = self._probe.errors
             self._stopped.wait(self._period)

@@ -55,7 +55,7 @@ class HardwareSample:
     fans: Mapping[str, float] | None = None  # revolutions per minute
     power: Mapping[str, float] | None = None  # watts
 
-    def merged(self, other: HardwareSample) -> HardwareSample:
+    def merge(self, other: HardwareSample) -> HardwareSample:
         """Returns this sample, updated with the other's values."""
         values = {field.name: getattr(other, field.name) for field in fields(other)}
         return replace(self, **{name: value for name, value in values.items() if value is not None})

@@ -49,14 +49,14 @@ def apply_adapter(model: Any, folder: Path) -> None:
         what = f"{len(arrays)} arrays do not fit the model, such as {arrays[0].strip()}" if arrays else first
         cure = f"give an adapter that was made for this model, with its own {CONFIG}"
         raise ModelLoadError(f"{WEIGHTS}: {what}", cure) from None
-    expected = _trained(model, read_json(folder / CONFIG))
+    expected = _trained_arrays(model, read_json(folder / CONFIG))
     missing = sorted(expected - check_weights(folder / WEIGHTS))
     if missing:
         what = f"{WEIGHTS} lacks {len(missing)} of the {len(expected)} arrays that {CONFIG} asks for"
         raise ModelLoadError(f"{what}, such as {missing[0]}", f"fetch the adapter again, with its own {CONFIG}")
 
 
-def _trained(model: Any, config: Mapping[str, Any]) -> set[str]:
+def _trained_arrays(model: Any, config: Mapping[str, Any]) -> set[str]:
     """Returns the arrays that `mlx_lm.lora` trains and saves with this configuration."""
     if config.get("fine_tune_type") != "full":
         modules = [(path, module) for path, module in model.named_modules() if _LEAVES[0] in module]

@@ -62,7 +62,7 @@ def no_model(folder: Path) -> ModelLoadError | None:
     return None
 
 
-def explained(folder: Path, error: Exception, *, tokenizer: bool = False) -> ModelLoadError | None:
+def explain_error(folder: Path, error: Exception, *, tokenizer: bool = False) -> ModelLoadError | None:
     """Returns the error that explains another library's `error` about the model, or, with `tokenizer`, about its
     tokenizer; None if the folder does not tell."""
     if (other := no_model(folder)) is not None:
@@ -85,7 +85,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _weights(said: str, folder: Path, config: Mapping[str, Any]) -> ModelLoadError | None:
     """Explains weights that do not fit the model in config.json, from MLX's message."""
-    packed = f"; {_CONFIG} says that they are packed by {how!r}" if (how := _packed(config)) else ""
+    packed = f"; {_CONFIG} says that they are packed by {how!r}" if (how := _packing(config)) else ""
     names = re.split(r",\s+", re.sub(r"^.*?:\s*", "", said, count=1, flags=re.DOTALL))
     first = names[0].rstrip(". \n")
     if match := re.match(r"Missing (\d+) parameters", said):
@@ -181,14 +181,14 @@ def _unreadable(folder: Path) -> ModelLoadError | None:
 
 def _unknown_form(error: Exception, config: Mapping[str, Any]) -> ModelLoadError | None:
     """Explains weights in a format unknown to mlx-lm."""
-    if packed := _packed(config):
+    if packed := _packing(config):
         return ModelLoadError(f"mlx-lm does not read weights that are packed by {packed!r}", CONVERT)
     if isinstance(error, KeyError):
         return ModelLoadError(f"its weights, or its {_CONFIG}, lack {error}, which its model_type needs", CONVERT)
     return None
 
 
-def _packed(config: Mapping[str, Any]) -> str:
+def _packing(config: Mapping[str, Any]) -> str:
     method = config.get("quantization_config")
     return str(method.get("quant_method") or "") if isinstance(method, dict) else ""
 

@@ -98,9 +98,9 @@ class _Shape(NamedTuple):
     counted: bool = True
 
 
-def _nested(levels: int = 8) -> str:
+def _nested_braces(levels: int = 8) -> str:
     """Returns a pattern for nested braces with any content."""
-    return rf"\{{(?:[^{{}}]{'|' + _nested(levels - 1) if levels else ''})*\}}"
+    return rf"\{{(?:[^{{}}]{'|' + _nested_braces(levels - 1) if levels else ''})*\}}"
 
 
 _GLM = r"<{0}arg_key>(?:(?!<{0}arg_).)*</{0}arg_key>(?:\\n|\s)*<{0}arg_value>.*?</{0}arg_value>"
@@ -113,7 +113,7 @@ _SHAPES = {
         several=False,
         counted=False,
     ),
-    "gemma4": _Shape("call:", r'<\|"\|>.*?<\|"\|>', rf"call:[\w-]+{_nested()}", counted=False),
+    "gemma4": _Shape("call:", r'<\|"\|>.*?<\|"\|>', rf"call:[\w-]+{_nested_braces()}", counted=False),
     "glm47": _Shape("<arg_key>", _GLM.format(""), r"[^\s<]+", several=False),
     "kimi_k2": _Shape(
         "<|tool_call_begin|>",
@@ -188,7 +188,7 @@ class ToolFormat:
         if not listed or not self._whole(text, listed):
             raise MalformedCall(f"{self.family}: not all of it is calls")
         names = {tool["function"]["name"] for tool in tools}
-        return [_checked(one, names) for one in listed]
+        return [_check_call(one, names) for one in listed]
 
     def _whole(self, text: str, parsed_calls: Sequence[Any]) -> bool:
         """Whether the parser skipped nothing."""
@@ -251,7 +251,7 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def _checked(value: Any, names: set[str]) -> FoundCall:
+def _check_call(value: Any, names: set[str]) -> FoundCall:
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(name, str) or name not in names:
         raise MalformedCall(f"{name!r} is no tool of this request")

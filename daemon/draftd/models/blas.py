@@ -80,7 +80,7 @@ def use_threads(count: int) -> None:
                 return
 
 
-def described(name: str) -> str:
+def describe_blas(name: str) -> str:
     """Returns a library named by `load_blas` with its version and threads; empty for Metal."""
     if name == "metal":
         return ""

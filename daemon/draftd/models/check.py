@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from draftd.errors import ModelLoadError
-from draftd.models.shards import INDEX, WEIGHTS, indexed
+from draftd.models.shards import INDEX, WEIGHTS, indexed_files
 
 FETCH = "fetch the model again"
 CONVERT = "fetch the model again, or make it anew with `mlx_lm.convert`"
@@ -104,7 +104,7 @@ def _check_config(file: Path) -> None:
 def _check_shards(folder: Path, weights: Sequence[Path]) -> None:
     """Checks that the weight files named by the index exist. An index that names none of the files belongs to those
     from which they were converted."""
-    named = indexed(folder)
+    named = indexed_files(folder)
     missing = sorted(named - {file.name for file in weights})
     if missing and (len(missing) < len(named) or not weights):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

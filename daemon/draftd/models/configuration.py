@@ -2,7 +2,7 @@
 
 Version 4 writes `rope_theta`, `rope_scaling` and `partial_rotary_factor`. Version 5 writes `rope_parameters`: one table
 for all layers, or one for each type of layer. Each architecture of mlx-lm reads one of the two forms and ignores the
-other. `normalised` adds the missing form. `check_read` refuses a value that still has no effect.
+other. `normalise` adds the missing form. `check_read` refuses a value that still has no effect.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Computation:
     bases: set[float] = field(default_factory=set)
 
 
-def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
+def normalise(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a copy with the rotary embedding in both versions' forms, in its text model too, and without parts that
     are null."""
     own = copy.deepcopy(dict(config))
@@ -122,11 +122,11 @@ def declared_context(config: Mapping[str, Any]) -> int | None:
     declares nothing."""
     for part in (config, *(part for _, part in _text_parts(config))):
         if declared := next((value for name in _LENGTHS if is_length(value := part.get(name))), None):
-            return max(declared, _extended(part, declared))
+            return max(declared, _extended_context(part, declared))
     return None
 
 
-def _extended(part: Mapping[str, Any], declared: int) -> int:
+def _extended_context(part: Mapping[str, Any], declared: int) -> int:
     ropes = _ropes(part)
     rope = _main(ropes) if ropes else None
     if rope is None or rope.scaling is None or rope.scaling["type"] not in _EXTENDED:
@@ -281,17 +281,17 @@ def _check_rope(config: Mapping[str, Any], name: str, part: Mapping[str, Any], p
     ):  # keys beside them have no effect
         return
 
-    def computed(**changes: Any) -> Computation:
+    def compute(**changes: Any) -> Computation:
         own = dict(part) | changes
-        return computation(normalised(dict(config) | {name: own} if name else own))
+        return computation(normalise(dict(config) | {name: own} if name else own))
 
     try:
-        configured = computed()
+        configured = compute()
     except Exception as error:
         if _is_neutral(scaling := _main(ropes).scaling):
             return  # mlx-lm says what is wrong when it opens the model
         try:
-            computed(**_without_scaling(part, next(layers for layers in ropes if layers != SLIDING)))
+            compute(**_without_scaling(part, next(layers for layers in ropes if layers != SLIDING)))
         except Exception:
             return
         raise _refusal(_scaling_words(prefix, scaling), config, in_one_line(error)) from None
@@ -304,12 +304,12 @@ def _check_rope(config: Mapping[str, Any], name: str, part: Mapping[str, Any], p
         of = f" of {layers}" if layers else ""
         certain = layers != FULL or isinstance(types, list)  # otherwise there may be no such layers
         if certain and rope.theta is not None and configured.bases and rope.theta not in configured.bases:
-            changed = computed(**_with_theta(part, layers))
+            changed = compute(**_with_theta(part, layers))
             if changed.facts == configured.facts:
                 raise _refusal(f"{prefix}rope_theta {rope.theta:g}{of}", config)
         if not _is_neutral(rope.scaling):
             try:
-                changed = computed(**_without_scaling(part, layers))
+                changed = compute(**_without_scaling(part, layers))
             except Exception:
                 continue  # the architecture requires it, so it reads it
             if changed.facts == configured.facts:
@@ -330,13 +330,13 @@ def _with_theta(part: Mapping[str, Any], layers: str) -> dict[str, Any]:
         if _is_number(part.get(name)):
             changes[name] = 3 * part[name]
     if isinstance(part.get("rope_scaling"), Mapping) and layers != SLIDING:
-        changes["rope_scaling"] = _tripled(part["rope_scaling"])
+        changes["rope_scaling"] = _triple_factors(part["rope_scaling"])
     if isinstance(part.get("rope_parameters"), Mapping):
-        changes["rope_parameters"] = _in_table(part, layers, _tripled)
+        changes["rope_parameters"] = _in_table(part, layers, _triple_factors)
     return changes
 
 
-def _tripled(table: Mapping[str, Any]) -> dict[str, Any]:
+def _triple_factors(table: Mapping[str, Any]) -> dict[str, Any]:
     return {name: 3 * value if name in _THETA and _is_number(value) else value for name, value in table.items()}
 
 

@@ -64,7 +64,7 @@ class CallShape(NamedTuple):
         return {**call, "id": _short(call["id"]) if self.short_ids else call["id"], "function": function}
 
 
-def unfinished(messages: Messages, render: Callable[[Messages], str]) -> str:
+def render_unfinished(messages: Messages, render: Callable[[Messages], str]) -> str:
     """Returns the chat up to the end of the last message's text, for an answer that continues it. `render` adds no new
     message. Raises ValueError if the template changes that text."""
     last = messages[-1]
@@ -94,14 +94,14 @@ class TemplateShape:
         self._call_shapes: dict[bool, CallShape] = {}
         self._twice: dict[tuple[str, bool], bool] = {}  # by role, with tools, and without
 
-    def shaped(self, messages: Messages, tools: Messages = ()) -> tuple[list[dict[str, Any]], Messages]:
+    def fit(self, messages: Messages, tools: Messages = ()) -> tuple[list[dict[str, Any]], Messages]:
         """Returns messages and tools in the form that the template accepts. Raises NotTaken."""
         if self._generic_tools:
-            with_description = generic_tools.described(messages, tools) if tools else messages
-            return self._shaped([_GENERIC_CALLS.of(one) for one in with_description], ()), ()
-        return self._shaped(messages, tools), tools
+            with_description = generic_tools.describe_tools(messages, tools) if tools else messages
+            return self._fit([_GENERIC_CALLS.of(one) for one in with_description], ()), ()
+        return self._fit(messages, tools), tools
 
-    def _shaped(self, messages: Messages, tools: Messages) -> list[dict[str, Any]]:
+    def _fit(self, messages: Messages, tools: Messages) -> list[dict[str, Any]]:
         shaped_messages, with_tools = [dict(message) for message in messages], bool(tools)
         if tools and not self._takes_tools:
             if not self._takes_tools_with_system:
@@ -135,7 +135,7 @@ class TemplateShape:
             for message, other in itertools.pairwise(shaped_messages)
             if message["role"] == other["role"]
         } - {"system"}
-        return _joined(shaped_messages, {role for role in twice if not self._takes_twice(role, tools)})
+        return _join_roles(shaped_messages, {role for role in twice if not self._takes_twice(role, tools)})
 
     @cached_property
     def _takes_tools(self) -> bool:
@@ -222,7 +222,7 @@ def _with_instructions_of_user(messages: list[dict[str, Any]]) -> list[dict[str,
     return others
 
 
-def _joined(messages: list[dict[str, Any]], roles: set[str]) -> list[dict[str, Any]]:
+def _join_roles(messages: list[dict[str, Any]], roles: set[str]) -> list[dict[str, Any]]:
     """Returns the messages, with successive ones of the same of these roles joined, as Anthropic's API joins them to
     one turn."""
     if not roles:

@@ -27,9 +27,9 @@ from draftd.models.hub import (
     CachedModel,
     amount,
     cache_folder,
-    cached,
     check_files,
-    explained,
+    explain_error,
+    find_cached,
     free_bytes,
     needed_files,
     no_room,
@@ -64,7 +64,7 @@ def download(
     `offline`: only looks in the cache."""
     from huggingface_hub import constants
 
-    there = cached(repo, adapter=adapter)
+    there = find_cached(repo, adapter=adapter)
     if offline or constants.is_offline_mode():
         if there.folder is not None and there.whole:
             return there.folder
@@ -74,7 +74,7 @@ def download(
     try:
         return _Download(repo, adapter, progress).run(there)
     except Exception as error:
-        why = explained(error, repo)
+        why = explain_error(error, repo)
         if there.folder is None or not there.whole:
             raise why from error
         _log.warning("%s: %s: the copy in the cache is served", repo, why.what)
@@ -127,14 +127,14 @@ class _Download:
         disable_progress_bars()
         hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         for _ in range(_ATTEMPTS):
-            info = self._listed()
+            info = self._list_files()
             if there.folder is not None and there.whole and there.folder.name == info.sha:
                 return there.folder
             sizes = {one.rfilename: one.size or 0 for one in info.siblings or []}
             check_files(sizes, self._adapter)
             large = {one.rfilename for one in info.siblings or [] if one.lfs is not None}
             small = [name for name in needed_files(sizes, self._adapter) if name not in large]
-            # This also writes the listing and the revision to the cache, for `cached`.
+            # This also writes the listing and the revision to the cache, for `find_cached`.
             get_small = partial(snapshot_download, self._repo, allow_patterns=small, etag_timeout=ANSWER_SECONDS)
             folder = Path(_within(_SMALL_SECONDS, get_small))
             if folder.name == info.sha:  # otherwise the model was changed in between
@@ -148,7 +148,7 @@ class _Download:
             self._download(blobs, str(info.sha), sum(sizes[name] for name in needed))
         return folder
 
-    def _listed(self) -> ModelInfo:
+    def _list_files(self) -> ModelInfo:
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError
 

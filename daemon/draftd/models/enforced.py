@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
-from draftd.models.schemas import rebuilt, referred
+from draftd.models.schemas import rebuilt, resolve_reference
 
 _TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
 _DEEPEST = 4  # references and nested properties; beyond, two branches may overlap
@@ -55,14 +55,14 @@ _WITHOUT_LOOKAHEAD = {
 def in_enforced_words(schema: Any) -> Any:
     """Returns a rewritten copy of a schema. Raises ValueError for bounds that cannot be enforced, RecursionError for
     very deep nesting."""
-    return rebuilt(schema, _Rewording(schema).reworded)
+    return rebuilt(schema, _Rewording(schema).reword)
 
 
 class _Rewording:
     def __init__(self, root: Any) -> None:
         self._root, self._left = root, _PATIENCE
 
-    def reworded(self, schema: dict[str, Any]) -> Any:
+    def reword(self, schema: dict[str, Any]) -> Any:
         excluded = schema.get("not")
         if excluded is True or excluded == {}:
             return False
@@ -71,7 +71,7 @@ class _Rewording:
         if "propertyNames" in schema and not any(key in schema for key in _BESIDE_NAMES):
             schema = self._with_names(schema)
         if schema.get("unevaluatedProperties") is False:
-            schema = self._closed(schema)
+            schema = self._close_object(schema)
         if isinstance(pattern := schema.get("pattern"), str):
             schema["pattern"] = _WITHOUT_LOOKAHEAD.get(pattern, pattern)
         _bound(schema)
@@ -79,7 +79,7 @@ class _Rewording:
         if isinstance(branches, list) and branches and self._exclude_each_other(branches):
             del schema["oneOf"]
             if "anyOf" in schema:
-                schema["allOf"] = [*_listed(schema, "allOf"), {"anyOf": branches}]
+                schema["allOf"] = [*_schema_list(schema, "allOf"), {"anyOf": branches}]
             else:
                 schema["anyOf"] = branches
         return schema
@@ -87,7 +87,7 @@ class _Rewording:
     def _with_names(self, schema: dict[str, Any]) -> dict[str, Any]:
         names, value = schema["propertyNames"], schema.get("additionalProperties", True)
         if isinstance(names, dict) and set(names).difference(_SAYS_NOTHING) == {"$ref"}:
-            names = referred(self._root, names["$ref"])
+            names = resolve_reference(self._root, names["$ref"])
         if not isinstance(names, dict) or names.get("type", "string") != "string":
             return schema
         demands = {key: demand for key, demand in names.items() if key not in _SAYS_NOTHING}
@@ -104,16 +104,16 @@ class _Rewording:
             return {**rest, "patternProperties": {f"^[\\s\\S]{{{lengths[0]},{lengths[1]}}}$": value}}
         return schema
 
-    def _closed(self, schema: dict[str, Any]) -> dict[str, Any]:
+    def _close_object(self, schema: dict[str, Any]) -> dict[str, Any]:
         parts, names = [schema], dict[str, Any]()
         for part in parts:  # `parts` grows meanwhile
             self._left -= 1
             if self._left < 0 or not isinstance(part, dict) or any(key in part for key in _MORE_NAMES):
                 return schema
             names |= dict.fromkeys(_properties(part), True)
-            parts += _listed(part, "allOf")
+            parts += _schema_list(part, "allOf")
             if "$ref" in part:
-                parts.append(referred(self._root, part["$ref"]))
+                parts.append(resolve_reference(self._root, part["$ref"]))
         rest = {key: one for key, one in schema.items() if key != "unevaluatedProperties"}
         return {**rest, "properties": names | _properties(schema), "additionalProperties": False}
 
@@ -143,14 +143,14 @@ class _Rewording:
     def _choices(self, schema: dict[str, Any]) -> Iterator[list[Any]]:
         """Yields lists of schemas; a value matches one of each list."""
         if "$ref" in schema:
-            yield [referred(self._root, schema["$ref"])]
+            yield [resolve_reference(self._root, schema["$ref"])]
         for key in ("anyOf", "oneOf"):
-            if branches := _listed(schema, key):
+            if branches := _schema_list(schema, key):
                 yield branches
-        yield from ([part] for part in _listed(schema, "allOf"))
+        yield from ([part] for part in _schema_list(schema, "allOf"))
 
     def _have_other_properties(self, schema_a: dict[str, Any], other: dict[str, Any], depth: int) -> bool:
-        for name in dict.fromkeys([*_required(schema_a), *_required(other)]):
+        for name in dict.fromkeys([*_required_names(schema_a), *_required_names(other)]):
             if self._exclude(_property(schema_a, name), _property(other, name), depth):
                 return True
         return False
@@ -204,11 +204,11 @@ def _kind(value: Any) -> Any:
     return _type(value) if isinstance(value, (list, dict)) else value
 
 
-def _required(schema: dict[str, Any]) -> list[str]:
-    return [name for name in _listed(schema, "required") if isinstance(name, str)]
+def _required_names(schema: dict[str, Any]) -> list[str]:
+    return [name for name in _schema_list(schema, "required") if isinstance(name, str)]
 
 
-def _listed(schema: dict[str, Any], key: str) -> list[Any]:
+def _schema_list(schema: dict[str, Any], key: str) -> list[Any]:
     value = schema.get(key)
     return value if isinstance(value, list) else []
 

@@ -85,7 +85,7 @@ class Fingerprints:
         NotServing once closed."""
         try:
             kinds, own, hashed = dict(model_files(folder, adapter)), (folder, adapter), self.hashed_bytes
-            digests = self._remembered() | self._digests
+            digests = self._read_digests() | self._digests
             self._digests = {file: each for file, each in digests.items() if file.parent not in own or file in kinds}
             files = [self._file(file, kind) for file, kind in kinds.items()]
             if self.hashed_bytes > hashed:
@@ -99,7 +99,7 @@ class Fingerprints:
         self._closing.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _remembered(self) -> dict[Path, tuple[Stamp, str]]:
+    def _read_digests(self) -> dict[Path, tuple[Stamp, str]]:
         """Returns the kept hashes; none if the file is missing or unreadable."""
         try:
             document = {} if self._path is None else json.loads(self._path.read_bytes())
@@ -110,7 +110,7 @@ class Fingerprints:
     def _remember(self) -> None:
         """Writes the hashes; does nothing if the disk is full."""
         if self._path is not None:
-            digests = self._remembered() | self._digests
+            digests = self._read_digests() | self._digests
             document = {
                 str(file): (asdict(stamp), digest) for file, (stamp, digest) in digests.items() if file.exists()
             }
@@ -124,14 +124,14 @@ class Fingerprints:
             stamp = Stamp.of(file)
             remembered = self._digests.get(file)
             if remembered is None or remembered[0] != stamp:
-                remembered = stamp, self._hashed(file, stamp.bytes)
+                remembered = stamp, self._hash_file(file, stamp.bytes)
                 if Stamp.of(file) != stamp:
                     continue
                 self._digests[file] = remembered
             return FileFingerprint(file.name, kind, stamp.bytes, remembered[1])
         raise NotNow(f"{file.name} is being written: ask again when it is whole")
 
-    def _hashed(self, file: Path, size: int) -> str:
+    def _hash_file(self, file: Path, size: int) -> str:
         """Returns the hash of a file's first `size` bytes, because a growing file would have no end."""
         digest, piece = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
         with file.open("rb", buffering=0) as source:

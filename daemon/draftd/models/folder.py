@@ -56,7 +56,7 @@ class ModelFiles:
     adapter: Path | None = None
 
     @classmethod
-    def noted(cls, folder: Path, adapter: Path | None = None) -> Self:
+    def of(cls, folder: Path, adapter: Path | None = None) -> Self:
         """Returns the files' present state. Call it before reading them, so that a change meanwhile is noticed."""
         return cls(folder, stamps(folder, adapter), adapter)
 
@@ -131,9 +131,9 @@ class ModelFolder:
         self._folder = Path(path)  # for messages while it is being found
         self._adapter: Path | None = None
         if adapter is not None:
-            with self.told("it cannot be found", part=f"adapter {adapter}: "):
+            with self.naming_errors("it cannot be found", part=f"adapter {adapter}: "):
                 self._adapter = _find(str(adapter), adapter=True, offline=offline, progress=progress)
-        with self.told("it cannot be found"):
+        with self.naming_errors("it cannot be found"):
             self._folder = _find(path, offline=offline, progress=progress)
         self._checked_config: dict[str, Any] | None = None
         self.tokenizer_changes = ""  # how `tokenizer` differs from transformers' own for the same files
@@ -150,7 +150,7 @@ class ModelFolder:
 
     def files(self) -> ModelFiles:
         """Returns the present state of its files."""
-        return ModelFiles.noted(self._folder, self._adapter)
+        return ModelFiles.of(self._folder, self._adapter)
 
     @property
     def surplus(self) -> str:
@@ -166,14 +166,14 @@ class ModelFolder:
         from draftd.models.configuration import check_read
         from draftd.models.mlx_lm import load_config
 
-        with self.told("cannot be read", _LOOK):
+        with self.naming_errors("cannot be read", _LOOK):
             check_folder(self._folder, model_files(self._folder))
             if (config := load_config(self._folder)) != self._checked_config:
                 check_numbers(config)
                 check_read(config)
                 self._checked_config = config
         if self._adapter is not None:
-            with self.told("cannot be read", _LOOK, f"adapter {self._adapter_path}: "):
+            with self.naming_errors("cannot be read", _LOOK, f"adapter {self._adapter_path}: "):
                 check_adapter(self._adapter)
 
     def open(self, share: Callable[[Callable[[], Any]], Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -185,7 +185,7 @@ class ModelFolder:
         import mlx.core as mx
 
         from draftd.models.adapter import apply_adapter
-        from draftd.models.configuration import normalised
+        from draftd.models.configuration import normalise
         from draftd.models.layout import lay_out
         from draftd.models.mlx_lm import load_config, load_model
 
@@ -193,19 +193,19 @@ class ModelFolder:
         config = dict[str, Any]()
         files = [file for file, kind in model_files(self._folder) if kind in ("weights", "config")]
 
-        def opened() -> Any:
+        def open_model() -> Any:
             nonlocal config
-            with self.told("mlx-lm cannot load it", CONVERT), only(self._folder, files) as folder:
-                own = normalised(load_config(folder))
+            with self.naming_errors("mlx-lm cannot load it", CONVERT), only(self._folder, files) as folder:
+                own = normalise(load_config(folder))
                 model, config = load_model(folder, lazy=True, model_config=own)
                 if what := _whole_numbers(model):
                     raise ModelLoadError(f"{what}, where its layer needs floating-point numbers", CONVERT)
             if self._adapter is not None:
-                with self.told("mlx-lm cannot apply it", _TRAIN, f"adapter {self._adapter_path}: "):
+                with self.naming_errors("mlx-lm cannot apply it", _TRAIN, f"adapter {self._adapter_path}: "):
                     apply_adapter(model, self._adapter)
             return model
 
-        model = opened() if share is None else share(opened)
+        model = open_model() if share is None else share(open_model)
         if mx.default_device() == mx.Device(mx.cpu):
             model.set_dtype(mx.float32)
             lay_out(model)
@@ -222,7 +222,7 @@ class ModelFolder:
         def correct(loaded: Any) -> None:
             self.tokenizer_changes = as_described(loaded, self._folder)
 
-        with self.told(_NO_TOKENIZER):
+        with self.naming_errors(_NO_TOKENIZER):
             ends = usable_end_ids(config or {}) or None
             more = template_of_processor(self._folder)
             try:
@@ -232,7 +232,7 @@ class ModelFolder:
                     raise
                 what = "its tokenizer needs code from the folder, which draftd never runs"
                 raise ModelLoadError(what, "serve a model with a tokenizer.json that needs none") from None
-        with self.told("its chat template cannot be used"):
+        with self.naming_errors("its chat template cannot be used"):
             complete_templates(loaded_tokenizer, self._folder)
             check_template(loaded_tokenizer)
         return loaded_tokenizer
@@ -240,14 +240,14 @@ class ModelFolder:
     def tokenizer_digest(self) -> str:
         """Returns a digest of the tokenizer's files: much cheaper than making the tokenizer."""
         digest = hashlib.sha256()
-        with self.told("its tokenizer cannot be read"):
+        with self.naming_errors("its tokenizer cannot be read"):
             for file, kind in model_files(self._folder):
                 if kind == "tokenizer":
                     digest.update(file.name.encode() + b"\0" + file.read_bytes())
         return digest.hexdigest()
 
     @contextlib.contextmanager
-    def told(self, failed: str, cure: str = "fetch the model again", part: str = "") -> Iterator[None]:
+    def naming_errors(self, failed: str, cure: str = "fetch the model again", part: str = "") -> Iterator[None]:
         """Turns another library's error into one line that names the model and its `part`: what `failed`, and why. An
         incomplete model is reported as such, whatever it lacks."""
         try:
@@ -258,9 +258,9 @@ class ModelFolder:
             advice = (None if part else no_model(self._folder)) or error
             raise ModelLoadError(f"{self.called}: {part}{advice.what}", self._cure(advice.cure)) from None
         except Exception as error:
-            from draftd.models.advice import explained
+            from draftd.models.advice import explain_error
 
-            if not part and (why := explained(self._folder, error, tokenizer=failed == _NO_TOKENIZER)) is not None:
+            if not part and (why := explain_error(self._folder, error, tokenizer=failed == _NO_TOKENIZER)) is not None:
                 raise ModelLoadError(f"{self.called}: {why.what}", self._cure(why.cure)) from error
             what = f"{self.called}: {part}{failed}: {in_one_line(error)}"
             raise ModelLoadError(what, self._cure(cure)) from error

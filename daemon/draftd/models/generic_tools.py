@@ -22,7 +22,7 @@ message after the last one:
 The user's next message then has the results, each between {begin} and {end}."""
 
 
-def described(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def describe_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the messages with the tools, in OpenAI's format, at the end of the first system message, or in a new one
     at the start."""
     listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)

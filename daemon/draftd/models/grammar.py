@@ -18,7 +18,7 @@ from cachetools import LRUCache
 
 from draftd.models.enforced import in_enforced_words
 from draftd.models.idle_keywords import without_idle_keywords
-from draftd.models.parameters import closed
+from draftd.models.parameters import close_schema
 from draftd.models.tokenizer_file import without_holes
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def json_schema(schema: str) -> str:
 def arguments(parameters: str) -> str:
     """Returns the grammar of a call's arguments, from the schema of the tool's parameters, empty without any. Raises
     ValueError."""
-    return _of_schema(closed(_parsed_schema(parameters or "{}")))
+    return _of_schema(close_schema(_parsed_schema(parameters or "{}")))
 
 
 def _of_schema(schema: dict[str, Any]) -> str:
@@ -53,7 +53,7 @@ def _of_schema(schema: dict[str, Any]) -> str:
 
 
 def _parsed_schema(text: str) -> dict[str, Any]:
-    value = _parsed(text)
+    value = _parse_schema(text)
     if not isinstance(value, dict):
         raise ValueError("a JSON schema is an object")
     try:
@@ -94,7 +94,7 @@ def _in_lark(grammar: str) -> str:
     return json.dumps({"grammars": [{"lark_grammar": grammar}]})
 
 
-def _parsed(text: str) -> Any:
+def _parse_schema(text: str) -> Any:
     try:
         return json.loads(text)
     except RecursionError:

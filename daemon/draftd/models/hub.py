@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from draftd.errors import ModelLoadError, in_one_line
-from draftd.models.shards import WEIGHTS, indexed, surplus
+from draftd.models.shards import WEIGHTS, indexed_files, surplus
 
 _ADAPTER = ("adapter_config.json", "adapters.safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -74,7 +74,7 @@ class CachedModel:
         return "it is in the hub's cache" if self.whole else "it is not in the hub's cache"
 
 
-def cached(repo: str, *, adapter: bool = False) -> CachedModel:
+def find_cached(repo: str, *, adapter: bool = False) -> CachedModel:
     """Returns what the cache has, without asking the hub."""
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
@@ -86,7 +86,7 @@ def cached(repo: str, *, adapter: bool = False) -> CachedModel:
     try:
         listed = {one.path: one.size for one in get_cached_repo_tree(repo)}
     except CachedRepoTreeNotFoundError:  # downloaded by an older huggingface_hub
-        return CachedModel(folder, bool(weights) and indexed(folder) <= weights)
+        return CachedModel(folder, bool(weights) and indexed_files(folder) <= weights)
     files = {name: listed[name] for name in needed_files(listed, adapter, folder)}
     missing = files.keys() - there.keys()
     blobs = storage_folder(repo).glob("blobs/*.incomplete")
@@ -170,7 +170,7 @@ def no_room(needed: int, free: int, folder: Path) -> ModelLoadError:
     return ModelLoadError(what, "free some space, or set HF_HOME to a folder on another disk")
 
 
-def explained(error: BaseException, repo: str) -> ModelLoadError:
+def explain_error(error: BaseException, repo: str) -> ModelLoadError:
     """Returns the error for a failure of the hub, the network or the disk, with the remedy."""
     import httpx2
     from huggingface_hub.errors import (
@@ -186,9 +186,9 @@ def explained(error: BaseException, repo: str) -> ModelLoadError:
         case ModelLoadError():
             return error
         case LocalEntryNotFoundError() if error.__cause__ is not None:
-            return explained(error.__cause__, repo)
+            return explain_error(error.__cause__, repo)
         case GatedRepoError():
-            return _gated(error.response.status_code, repo)
+            return _gated_error(error.response.status_code, repo)
         case RepositoryNotFoundError():
             what = "no such folder, and the hub shows no such model"
             return ModelLoadError(what, "correct the name, or run `hf auth login` if it is not public")
@@ -197,7 +197,7 @@ def explained(error: BaseException, repo: str) -> ModelLoadError:
         case HFValidationError():
             return ModelLoadError("this cannot be a hub id", "give a model's folder, or its OWNER/NAME on the hub")
         case HfHubHTTPError():
-            return _refused(error.response)
+            return _refused_error(error.response)
         case httpx2.TransportError():
             what = f"the hub cannot be reached ({_in_words(error)})"
             return ModelLoadError(what, f"look at the network, and {_LATER}")
@@ -205,7 +205,7 @@ def explained(error: BaseException, repo: str) -> ModelLoadError:
             return ModelLoadError("the hub does not answer", f"look at the network, and {_LATER}")
         case OSError() if error.errno == errno.ENOSPC:
             storage = storage_folder(repo)
-            there = cached(repo)
+            there = find_cached(repo)
             return no_room(there.missing, free_bytes(storage), storage)
         case OSError() if error.errno is not None:
             cure = "look at its permissions, or set HF_HOME to another folder"
@@ -214,7 +214,7 @@ def explained(error: BaseException, repo: str) -> ModelLoadError:
     return ModelLoadError(f"it cannot be downloaded from the hub: {in_one_line(error)}", cure)
 
 
-def _gated(status: int, repo: str) -> ModelLoadError:
+def _gated_error(status: int, repo: str) -> ModelLoadError:
     from huggingface_hub import constants
 
     page, what = f"{constants.ENDPOINT}/{repo}", "the hub gives it only to those who have accepted its licence"
@@ -224,7 +224,7 @@ def _gated(status: int, repo: str) -> ModelLoadError:
     return ModelLoadError(f"{what}, and your account has not", cure)
 
 
-def _refused(response: Any) -> ModelLoadError:
+def _refused_error(response: Any) -> ModelLoadError:
     match response.status_code:
         case 401:
             what, cure = "the hub does not take this machine's token", "run `hf auth login` again, or unset HF_TOKEN"

@@ -57,7 +57,7 @@ class _ByteLevelDetokenizer(BPEStreamingDetokenizer):
 
 
 class _SentencePieceDetokenizer(SPMStreamingDetokenizer):
-    """mlx-lm's detokenizer with a table of all ids: its own cannot be made if ids are left out."""
+    """mlx-lm's detokenizer with a table of all ids: its own cannot be make_tokenizer if ids are left out."""
 
     def __init__(self, tokenizer: Any, trim_space: bool = True) -> None:
         self.trim_space = trim_space
@@ -74,14 +74,14 @@ def load_tokenizer(
     """Returns mlx-lm's wrapper of a folder's tokenizer. `ends`: the end tokens. `options`: transformers' own. `correct`
     changes transformers' tokenizer before anything is derived from it. Runs no code of the folder."""
 
-    def made(*arguments: Any, **options: Any) -> Any:
+    def make_tokenizer(*arguments: Any, **options: Any) -> Any:
         tokenizer = tokenizer_utils.AutoTokenizer.from_pretrained(*arguments, **options)
         correct(tokenizer)
         return tokenizer
 
     load = _with_globals(
         tokenizer_utils.load,
-        AutoTokenizer=SimpleNamespace(from_pretrained=made),
+        AutoTokenizer=SimpleNamespace(from_pretrained=make_tokenizer),
         BPEStreamingDetokenizer=_ByteLevelDetokenizer,
         SPMStreamingDetokenizer=_SentencePieceDetokenizer,
     )

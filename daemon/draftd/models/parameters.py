@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from draftd.models.schemas import LISTED, NAMED, SINGLE, referred
+from draftd.models.schemas import LISTED, NAMED, SINGLE, resolve_reference
 
 _BRANCHES = ("allOf", "anyOf", "oneOf", "$ref")  # keywords whose schemas describe the same value
 _DECIDES = (
@@ -24,7 +24,7 @@ _DECIDES = (
 _PATIENCE = 100_000  # branches to check; a quarter of a second
 
 
-def closed(schema: dict[str, Any]) -> dict[str, Any]:
+def close_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Returns the closed schema of arguments, an object. Raises ValueError if that takes too long."""
     try:
         return _Closing(schema).root()
@@ -40,7 +40,7 @@ class _Closing:
 
     def root(self) -> dict[str, Any]:
         self._find_parts(self._root)
-        return {"type": "object", **self._closed(self._root, outermost=True)}
+        return {"type": "object", **self._close_schema(self._root, outermost=True)}
 
     def _find_parts(self, schema: Any) -> None:
         if not isinstance(schema, dict):
@@ -50,17 +50,17 @@ class _Closing:
         if not _is_choice(schema):
             self._parts.update(id(one) for one in self._members(schema) or () if one is not schema)
 
-    def _closed(self, schema: Any, *, outermost: bool = False) -> Any:
+    def _close_schema(self, schema: Any, *, outermost: bool = False) -> Any:
         if not isinstance(schema, dict):
             return schema
         closed = dict(schema)
         for key, value in schema.items():
             if key in NAMED and isinstance(value, dict):
-                closed[key] = {name: self._closed(item) for name, item in value.items()}
+                closed[key] = {name: self._close_schema(item) for name, item in value.items()}
             elif key in LISTED and isinstance(value, list):
-                closed[key] = [self._closed(item) for item in value]
+                closed[key] = [self._close_schema(item) for item in value]
             elif key in SINGLE:
-                closed[key] = self._closed(value)
+                closed[key] = self._close_schema(value)
         if id(schema) in self._parts or _is_choice(schema):
             return closed
         members = self._members(schema)
@@ -86,7 +86,7 @@ class _Closing:
         for member in members:  # `members` grows meanwhile
             for key in _BRANCHES:
                 value = member.get(key)
-                branches = [referred(self._root, value)] if key == "$ref" and value is not None else value
+                branches = [resolve_reference(self._root, value)] if key == "$ref" and value is not None else value
                 for branch in branches if isinstance(branches, list) else ():
                     self._left -= 1
                     if self._left < 0:

@@ -31,7 +31,7 @@ def rebuilt(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     return change(result)
 
 
-def referred(root: Any, reference: Any) -> Any:
+def resolve_reference(root: Any, reference: Any) -> Any:
     """Returns the part of the document that a `$ref` names; None if there is none."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None

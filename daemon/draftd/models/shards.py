@@ -20,7 +20,7 @@ INDEX, WEIGHTS = "model.safetensors.index.json", "model*.safetensors"
 _SIDECARS = ("model*mtp*.safetensors", "model*nextn*.safetensors")
 
 
-def indexed(folder: Path) -> set[str]:
+def indexed_files(folder: Path) -> set[str]:
     """Returns the files of mlx-lm's pattern that the index names; none without a readable index."""
     named: set[str] = set()
     with contextlib.suppress(OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
@@ -31,7 +31,7 @@ def indexed(folder: Path) -> set[str]:
 def surplus(folder: Path, names: Iterable[str]) -> set[str]:
     """Returns those of the weight files `names` that the index does not name; none if it names none of them, because
     such an index belongs to the files from which these were converted."""
-    named, there = indexed(folder), set(names)
+    named, there = indexed_files(folder), set(names)
     if not named & there:
         return set()
     return {name for name in there - named if not any(fnmatchcase(name.lower(), pattern) for pattern in _SIDECARS)}

@@ -15,7 +15,7 @@ from typing import Any
 from draftd.errors import ModelLoadError
 from draftd.models.answer_format import GENERIC, NORMAL, AnswerFormat, ToolFormat, generic_format
 from draftd.models.check import FETCH, read_json
-from draftd.models.conversation import Messages, TemplateShape, unfinished
+from draftd.models.conversation import Messages, TemplateShape, render_unfinished
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer_file import BYTE_TOKEN, token_names
 
@@ -76,11 +76,11 @@ class Tokenizer:
         OpenAI's format; `arguments`: more variables of the template. `continues`: the answer continues the last
         message's text. Renders on this thread, however long it takes. Raises NotTaken, ValueError if the text cannot be
         continued, and any error of the template."""
-        (shaped, tools), more = self._shape.shaped(messages, tools), dict(arguments or {})
+        (shaped, tools), more = self._shape.fit(messages, tools), dict(arguments or {})
         if not continues:
             return list(self._apply(shaped, tools, tokenize=True, **more))
         more |= {"tokenize": False, "add_generation_prompt": False}
-        return self.encode_rendered(unfinished(shaped, lambda marked: str(self._apply(marked, tools, **more))))
+        return self.encode_rendered(render_unfinished(shaped, lambda marked: str(self._apply(marked, tools, **more))))
 
     @cached_property
     def _shape(self) -> TemplateShape:
@@ -280,13 +280,13 @@ class Detokenizer:
 
     def add(self, token: int) -> str:
         """Returns the text that this token completes; empty while a character is unfinished."""
-        return self._stripped(self._decoder.decode(self.bytes_of(token)))
+        return self._strip_space(self._decoder.decode(self.bytes_of(token)))
 
     def finish(self) -> str:
         """Returns the rest; an unfinished character becomes U+FFFD."""
-        return self._stripped(self._decoder.decode(b"", final=True))
+        return self._strip_space(self._decoder.decode(b"", final=True))
 
-    def _stripped(self, text: str) -> str:
+    def _strip_space(self, text: str) -> str:
         if self._strip and text:
             self._strip, text = False, text.removeprefix(" ")
         self.length += len(text)
@@ -337,12 +337,12 @@ class _Windowed(Detokenizer):
 
     def add(self, token: int) -> str:
         self._tokens.append(token)
-        return self._added(final=len(self._tokens) - self._before >= _PENDING)
+        return self._added_text(final=len(self._tokens) - self._before >= _PENDING)
 
     def finish(self) -> str:
-        return self._added(final=True)
+        return self._added_text(final=True)
 
-    def _added(self, *, final: bool) -> str:
+    def _added_text(self, *, final: bool) -> str:
         text = self._decode(self._tokens)
         piece = text[len(self._shown) :]
         if not final and (not piece or text.endswith("\ufffd")):

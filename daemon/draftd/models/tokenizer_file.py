@@ -66,7 +66,7 @@ def as_described(tokenizer: Any, folder: Path) -> str:
                     f"{name} divides {differing} of {len(texts)} sample texts into other tokens than tokenizer.json "
                     "does: tokenizer.json is used"
                 )
-    if moved := _moved(own, declared):
+    if moved := _moved_ids(own, declared):
         changes.append(
             f"its vocabulary leaves ids out: {len(moved)} added tokens have the ids of their files, not those that the "
             "tokenizers library gives them"
@@ -183,7 +183,7 @@ def _texts(added: Iterable[str]) -> list[str]:
     return [*_SAMPLES, *mixed, *(f"a{token} {token}b" for token in itertools.islice(added, 50))]
 
 
-def _moved(backend: Any, declared: Mapping[str, int]) -> dict[str, int]:
+def _moved_ids(backend: Any, declared: Mapping[str, int]) -> dict[str, int]:
     """Returns the correct ids of added tokens that have wrong ones. Tokens of the model's vocabulary keep its ids;
     others get their declared ids, or else any free ones."""
     model = backend.model

@@ -42,7 +42,7 @@ class EarlySpan:
         """Begins the span of one of several choices, after the first, which has this one."""
         decode = choice.decode
         choice.span = self._begin(replace(self._start, choice=choice.index, sampling=decode.sampling))
-        choice.span.planned(decode.plan, decode.tier)
+        choice.span.set_plan(decode.plan, decode.tier)
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,13 +222,13 @@ class InferenceService:
         except asyncio.CancelledError:
             reason = reason_to_leave(request)
             self.ended_without_engine[reason] += 1
-            early.get().left(reason)
+            early.get().leave(reason)
             raise
         except Exception as error:
             # Any other exception is a bug, and counts as a refusal too.
             refusal = error if isinstance(error, DraftdError) else EngineFailure(f"{type(error).__name__}: {error}")
             self.refused += 1
-            early.get().refused(refusal)
+            early.get().refuse(refusal)
             raise
         for choice in choices[1:]:
             early.begin_choice(choice)
@@ -269,9 +269,9 @@ class InferenceService:
         context = flag_context(request, prepared.model, len(prepared.ids))
         plan = self._planner.plan(wish, context, prepared.model.info, request.max_tokens)
         plan = replace(plan, generic_tools=prepared.generic_tools)
-        span.planned(plan, prepared.tier)
+        span.set_plan(plan, prepared.tier)
         if constraint.grammar:
-            span.constrained(constraint.kind, constraint.seconds)
+            span.set_constraint(constraint.kind, constraint.seconds)
         if not self._planner.router.relays_text(plan.strategy) or self._remote is None:
             return plan, None
         try:
@@ -281,7 +281,7 @@ class InferenceService:
             if not self._planner.local_allowed(wish):
                 raise
             plan = local_plan(plan, down.message)
-            span.planned(plan, prepared.tier)
+            span.set_plan(plan, prepared.tier)
             return plan, None
 
     def _new_stream(self, request_id: str, arrived: asyncio.Event, choice: str) -> TokenStream:
@@ -344,8 +344,8 @@ class InferenceService:
                     await write(send(rest))
                 price = self._planner.router.learn_answer(started.plan, call.request.workload, outcome)
                 # Before the client sees the end, so that a client that then reads the metrics finds it counted.
-                choice.span.priced(price.quality, price.costs, price.currency)
-                choice.span.finished(outcome, answer.parts())
+                choice.span.set_price(price.quality, price.costs, price.currency)
+                choice.span.finish(outcome, answer.parts())
                 await write(send(replace(answer.finished_event(outcome, started.plan), price=price)))
                 error = error or error_of(outcome)
         if error is not None:
@@ -378,7 +378,7 @@ class InferenceService:
         request_id, unfinished = call.started.request_id, dict[str, InferenceSpan]()
         for choice in call.choices:
             if choice.stream.outcome is not None:
-                choice.span.finished(choice.stream.outcome)  # a second time is ignored
+                choice.span.finish(choice.stream.outcome)  # a second time is ignored
                 continue
             choice.stream.abandon()
             unfinished[choice.decode.id] = choice.span

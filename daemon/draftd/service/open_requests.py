@@ -46,7 +46,7 @@ class OpenRequests:
     def finish_abandoned(self, request_id: str, choice: str, outcome: Outcome) -> None:
         """Ends a choice whose front has gone."""
         unfinished = self._abandoned[request_id]
-        unfinished.pop(choice).finished(outcome)
+        unfinished.pop(choice).finish(outcome)
         if not unfinished:
             self.close(request_id)
 

@@ -270,7 +270,7 @@ class VerifiedSequence:
             how, why = "error", outcome.error
         elif replaced or why:
             how = "replaced" if replaced else "given_up"
-        self.span.ended(self.counts, how, why)
+        self.span.end(self.counts, how, why)
 
 
 class PeerConnection:

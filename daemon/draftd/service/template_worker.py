@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from draftd.models.conversation import Messages, TemplateShape, ToolsIgnored, unfinished
+from draftd.models.conversation import Messages, TemplateShape, ToolsIgnored, render_unfinished
 
 _MEMORY = 1 << 30  # bytes that rendering may take, beyond the process itself
 
@@ -61,9 +61,9 @@ class _Renderer:
 
     def _text(self, question: dict[str, Any]) -> str:
         tools, arguments = question["tools"], question["arguments"]
-        messages, tools = self._shape.shaped(question["messages"], tools)
+        messages, tools = self._shape.fit(question["messages"], tools)
         if question["continues"]:
-            return unfinished(messages, partial(self._render, tools=tools, arguments=arguments, answer=False))
+            return render_unfinished(messages, partial(self._render, tools=tools, arguments=arguments, answer=False))
         return self._render(messages, tools, arguments)
 
     def _render(

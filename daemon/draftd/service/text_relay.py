@@ -225,8 +225,8 @@ class TextRelay:
         end = end or RelayFinished(index, reason, choice.stats.counts)
         outcome = Outcome(reason, choice.stats, end.degraded, error, unavailable=unavailable)
         price = self._router.learn_answer(plan, self._request.workload, outcome)
-        choice.span.priced(price.quality, price.costs, price.currency)
-        choice.span.finished(outcome, choice.parts)
+        choice.span.set_price(price.quality, price.costs, price.currency)
+        choice.span.finish(outcome, choice.parts)
         self._on_end(outcome)
         return ChoiceFinished(
             outcome,

@@ -221,7 +221,7 @@ class VerificationService:
                 self._worker.submit(request, sequence)
             except BaseException as error:
                 del peer.open[message.sequence]
-                sequence.span.ended(sequence.counts, "error", str(error))
+                sequence.span.end(sequence.counts, "error", str(error))
                 raise
             peer.counts.opened += 1
             peer.pace.spend(_OPEN_COST)

@@ -120,7 +120,7 @@ def _split_list(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-def _allowed(text: str) -> Any:
+def _allow(text: str) -> Any:
     """Marks a type with the description of allowed values for error messages and documentation."""
     return Field(json_schema_extra={"allowed": text})
 
@@ -128,30 +128,30 @@ def _allowed(text: str) -> Any:
 Seconds = Annotated[FiniteFloat, Ge(0), Le(3600)]
 ExistingFile = Annotated[FilePath, BeforeValidator(_home)]
 HomePath = Annotated[Path, BeforeValidator(_home)]
-ModelName = Annotated[str, BeforeValidator(_home), _allowed("a folder or a hub id")]
-Token = Annotated[SecretStr, AfterValidator(_token), _allowed("printable ASCII without spaces")]
+ModelName = Annotated[str, BeforeValidator(_home), _allow("a folder or a hub id")]
+Token = Annotated[SecretStr, AfterValidator(_token), _allow("printable ASCII without spaces")]
 #: Secrets of senders to this daemon: two, separated by a space, while senders change over.
 Credential = Annotated[
     SecretStr,
     AfterValidator(_credential),
-    _allowed(f"at least {_SHORTEST} characters of printable ASCII; or two such, with a space between them"),
+    _allow(f"at least {_SHORTEST} characters of printable ASCII; or two such, with a space between them"),
 ]
 Address = Annotated[
-    str, AfterValidator(_address), _allowed("http:// or https://, a host, a path; a token has a setting of its own")
+    str, AfterValidator(_address), _allow("http:// or https://, a host, a path; a token has a setting of its own")
 ]
 HeaderName = Annotated[
-    str, Field(pattern="^[0-9A-Za-z-]+$"), _allowed("the name of a header: letters, digits and hyphens")
+    str, Field(pattern="^[0-9A-Za-z-]+$"), _allow("the name of a header: letters, digits and hyphens")
 ]
 BlockLengths = Annotated[
     tuple[Annotated[int, Ge(1), Le(16)], ...],
     BeforeValidator(_split_list),
-    _allowed("whole numbers from 1 to 16, with commas between them"),
+    _allow("whole numbers from 1 to 16, with commas between them"),
 ]
 Drafters = Annotated[
-    tuple[DrafterName, ...], BeforeValidator(_split_list), _allowed("names of drafters, with commas between them")
+    tuple[DrafterName, ...], BeforeValidator(_split_list), _allow("names of drafters, with commas between them")
 ]
 #: 0: any free port.
 HttpPort = Annotated[
-    Annotated[int, Ge(0), Le(65535)] | Literal["off"], _allowed("a whole number from 0 to 65535, or off")
+    Annotated[int, Ge(0), Le(65535)] | Literal["off"], _allow("a whole number from 0 to 65535, or off")
 ]
-Names = Annotated[tuple[str, ...], BeforeValidator(_split_list), _allowed("names, with commas between them")]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_list), _allow("names, with commas between them")]

@@ -93,7 +93,7 @@ def describe_settings() -> Iterator[SettingDoc]:
                 name=f"{section}.{key}",
                 variable=variable_of(f"{section}.{key}"),
                 default=shown(shape["default"]),
-                allowed=_allowed(value),
+                allowed=_allowed_values(value),
                 description=" ".join(shape["description"].split()),
                 secret=value.get("format") == "password",
             )
@@ -115,7 +115,7 @@ def shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _allowed(value: Mapping[str, Any]) -> str:
+def _allowed_values(value: Mapping[str, Any]) -> str:
     """Describes the allowed values, from one value's JSON schema."""
     if "allowed" in value:
         return str(value["allowed"])
@@ -151,7 +151,7 @@ def load_settings(file: Path | None, overrides: Mapping[str, object], environ: M
     try:
         return Settings(**merged)
     except ValidationError as error:
-        raise _explained(error.errors()[0], sources) from None
+        raise _explain_error(error.errors()[0], sources) from None
 
 
 def _names() -> list[str]:
@@ -194,7 +194,7 @@ def _captures(environ: Mapping[str, str]) -> dict[str, Any]:
     return {} if wanted is None else {"telemetry.capture_content": wanted.strip().lower() in taken}
 
 
-def _explained(error: ErrorDetails, sources: Mapping[str, Mapping[str, object]]) -> ConfigError:
+def _explain_error(error: ErrorDetails, sources: Mapping[str, Mapping[str, object]]) -> ConfigError:
     name = ".".join(str(part) for part in error["loc"][:2])
     source, value = next((label, values[name]) for label, values in sources.items() if name in values)
     doc = next(doc for doc in describe_settings() if doc.name == name)

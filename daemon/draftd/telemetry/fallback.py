@@ -18,8 +18,8 @@ from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry.attributes import Attribute, Metric
-from draftd.telemetry.metrics import Observe, Recording, Values, observed
-from draftd.telemetry.recording import FailureGuard, ModelNames, named
+from draftd.telemetry.metrics import Observe, Recording, Values, observe_each
+from draftd.telemetry.recording import FailureGuard, ModelNames, attributes_of
 from draftd.telemetry.spans import call_context, request_context
 
 
@@ -42,7 +42,7 @@ class FlagHook(Hook):
                 context=request_context.get() or call_context.get() or Context(),
                 severity_number=SeverityNumber.INFO if code is None else SeverityNumber.WARN,
                 event_name=catalog.FLAG_EVALUATION.name,
-                attributes=named(
+                attributes=attributes_of(
                     {
                         a.FLAG_KEY: details.flag_key,
                         a.FLAG_VARIANT: details.variant,
@@ -82,7 +82,7 @@ class FallbackRecorder:
                 severity_number=SeverityNumber.INFO,
                 event_name=catalog.TRANSITION.name,
                 body=f"{change.subject}: {change.previous} -> {change.current} ({change.cause})",
-                attributes=named(
+                attributes=attributes_of(
                     {
                         a.TRANSITION_SUBJECT: change.subject.value,
                         a.TRANSITION_FROM: change.previous,
@@ -130,7 +130,7 @@ class FallbackRecorder:
                 catalog.PROBE_SPAN.name.replace("{draftd.plan.level}", level.label),
                 context=Context(),
                 start_time=now - round(seconds * 1e9),
-                attributes=named({a.PLAN_LEVEL: level.label, **attributes}),
+                attributes=attributes_of({a.PLAN_LEVEL: level.label, **attributes}),
             ).end(now)
 
 
@@ -158,6 +158,6 @@ def observed_decisions(
         catalog.CANARY_SCORE: lambda now: {} if now.canaries is None else now.canaries.scores,
     }
     return {
-        **observed(fallback, table, naming.model_label),
-        **observed(flag_enabled, {catalog.FLAG_ENABLED: lambda enabled: enabled}, naming.model_label),
+        **observe_each(fallback, table, naming.model_label),
+        **observe_each(flag_enabled, {catalog.FLAG_ENABLED: lambda enabled: enabled}, naming.model_label),
     }

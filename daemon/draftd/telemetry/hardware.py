@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from draftd.hardware.state import HardwareState, HardwareView
 from draftd.telemetry import catalog
 from draftd.telemetry.attributes import Metric
-from draftd.telemetry.metrics import Observe, Values, observed
+from draftd.telemetry.metrics import Observe, Values, observe_each
 
 # The conventions' names for power consumers, if there are any.
 _TYPES = {"ram": "memory", "system": "enclosure"}
@@ -45,8 +45,8 @@ _ON_SPANS = (catalog.MEMORY_PRESSURE, catalog.MEMORY_HEADROOM, catalog.THERMAL_L
 def observed_hardware(hardware: HardwareView) -> dict[str, Observe]:
     """Returns the hardware metrics' observers by name."""
     return {
-        **observed(lambda: hardware.state, _TABLE),
-        **observed(lambda: hardware.errors, {catalog.HARDWARE_ERRORS: lambda errors: errors}),
+        **observe_each(lambda: hardware.state, _TABLE),
+        **observe_each(lambda: hardware.errors, {catalog.HARDWARE_ERRORS: lambda errors: errors}),
     }
 
 

@@ -12,7 +12,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.metrics import Recording
-from draftd.telemetry.recording import Stopwatch, named
+from draftd.telemetry.recording import Stopwatch, attributes_of
 from draftd.telemetry.remote import trace_of
 from draftd.telemetry.spans import call_context
 
@@ -59,14 +59,14 @@ class _Followed(HttpCall):
 
     def __init__(self, on: Recording, method: str, route: str | None, scheme: str, parent: Context) -> None:
         self._on, self._watch, self._traced = on, Stopwatch(), route not in _UNTRACED
-        self._labels = named({a.HTTP_METHOD: method, a.HTTP_ROUTE: route, a.URL_SCHEME: scheme})
+        self._labels = attributes_of({a.HTTP_METHOD: method, a.HTTP_ROUTE: route, a.URL_SCHEME: scheme})
         self._span: Span = INVALID_SPAN
         if self._traced:
             self._span = on.tracer.start_span(
                 f"{method} {route}" if route else method,
                 context=parent,
                 kind=SpanKind.SERVER,
-                attributes={**self._labels, **named(on.naming.server())},
+                attributes={**self._labels, **attributes_of(on.naming.server())},
                 start_time=self._watch.start,
             )
         self.context = set_span_in_context(self._span, parent)

@@ -30,7 +30,7 @@ Values = float | None | Mapping[Any, float | None]
 _S = TypeVar("_S")
 
 
-def observed(
+def observe_each(
     source: Callable[[], _S | None],
     table: Mapping[Metric, Callable[[_S], Values]],
     labels: Callable[[], Labels | None] = dict,
@@ -261,13 +261,13 @@ def observed_engine(
             counts["observer"] = counts.get("observer", 0) + engine_status.observer_errors
         return counts
 
-    def counted(read: Callable[[DraftCounts], float | list[int]], entry: LedgerEntry) -> Values:
+    def read_counts(read: Callable[[DraftCounts], float | list[int]], entry: LedgerEntry) -> Values:
         value = read(entry.counts)
         return dict(enumerate(value)) if isinstance(value, list) else value
 
     return {
-        **{metric.name: partial(sums, metric, partial(counted, read)) for metric, read in COUNTS.items()},
+        **{metric.name: partial(sums, metric, partial(read_counts, read)) for metric, read in COUNTS.items()},
         **{metric.name: partial(sums, metric, read) for metric, read in _ENTRIES.items()},
-        **observed(status, _STATUS, naming.model_label),
-        **observed(errors, {catalog.TELEMETRY_ERRORS: lambda counts: counts}),
+        **observe_each(status, _STATUS, naming.model_label),
+        **observe_each(errors, {catalog.TELEMETRY_ERRORS: lambda counts: counts}),
     }

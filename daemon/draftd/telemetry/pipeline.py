@@ -146,7 +146,7 @@ def _fill(pipeline: Pipeline, wanted: Mapping[str, Sequence[str]], resource: Res
     if metrics or scraped:
         readers = [exporter if isinstance(exporter, MetricReader) else _LastingReader(exporter) for exporter in metrics]
         if scraped:
-            reader, pipeline.exposition = prometheus.scraped(resource)
+            reader, pipeline.exposition = prometheus.scraped_reader(resource)
             readers.append(reader)
         views = [View(instrument_name=name, aggregation=DropAggregation()) for name in _DROPPED]
         pipeline.meters = sdk_metrics.MeterProvider(readers, resource, shutdown_on_exit=False, views=views)

@@ -12,7 +12,7 @@ from opentelemetry.sdk.resources import Resource
 from draftd.telemetry import catalog
 
 
-def scraped(resource: Resource) -> tuple[MetricReader, Callable[[], bytes]]:
+def scraped_reader(resource: Resource) -> tuple[MetricReader, Callable[[], bytes]]:
     """A reader of metrics, and what writes all that it reads, with the names and labels that the collector gives."""
     # Imported here: it takes a second, which a daemon without HTTP saves.
     from opentelemetry.exporter.prometheus import PrometheusMetricReader

@@ -8,7 +8,7 @@ from draftd.engine.observer import EngineStatus
 from draftd.group import GroupState, GroupStatus, Loss, RankStatus
 from draftd.telemetry import catalog_ranks as catalog
 from draftd.telemetry.attributes import Metric
-from draftd.telemetry.metrics import Observe, Values, observed
+from draftd.telemetry.metrics import Observe, Values, observe_each
 from draftd.telemetry.recording import ModelNames
 
 _GROUP: Mapping[Metric, Callable[[GroupStatus], Values]] = {
@@ -38,7 +38,7 @@ def observed_ranks(status: Callable[[], EngineStatus | None], naming: ModelNames
         return None if engine_status is None else engine_status.group
 
     ranks = {metric: _each(read) for metric, read in _RANK.items()}
-    return observed(group, {**_GROUP, **ranks}, naming.model_label)
+    return observe_each(group, {**_GROUP, **ranks}, naming.model_label)
 
 
 def _each(read: Callable[[RankStatus], float | None]) -> Callable[[GroupStatus], Values]:

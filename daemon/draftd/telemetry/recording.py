@@ -21,7 +21,7 @@ _log = logging.getLogger("draftd.telemetry")
 Labels = dict[str, str]
 
 
-def named(values: Mapping[Attribute, AttributeValue | None]) -> dict[str, AttributeValue]:
+def attributes_of(values: Mapping[Attribute, AttributeValue | None]) -> dict[str, AttributeValue]:
     """Returns the attributes in OpenTelemetry's form, without None values."""
     return {attribute.name: value for attribute, value in values.items() if value is not None}
 

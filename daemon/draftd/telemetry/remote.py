@@ -16,8 +16,8 @@ from draftd.strategies import PeerCounts, RemoteCounts, VerificationStatus
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog_remote as catalog
 from draftd.telemetry.attributes import Metric
-from draftd.telemetry.metrics import Observe, Recording, Values, observed
-from draftd.telemetry.recording import ModelNames, Stopwatch, named
+from draftd.telemetry.metrics import Observe, Recording, Values, observe_each
+from draftd.telemetry.recording import ModelNames, Stopwatch, attributes_of
 
 _MESSAGE_LIMIT = 256  # characters of an error on a span
 _W3C = TraceContextTextMapPropagator()  # between daemons, whatever format callers use
@@ -88,12 +88,12 @@ def observed_remote(
     }
 
     return {
-        **observed(link, _LINK, naming.model_label),
-        **observed(engine, _ENGINE, naming.model_label),
-        **observed(engine, {metric: _remote(read) for metric, read in COUNTS.items()}, naming.model_label),
-        **observed(verification, _PEERS, naming.model_label),
-        **observed(verification, {metric: _total(read) for metric, read in VERIFIED.items()}, naming.model_label),
-        **observed(fallback, judged, naming.model_label),
+        **observe_each(link, _LINK, naming.model_label),
+        **observe_each(engine, _ENGINE, naming.model_label),
+        **observe_each(engine, {metric: _remote(read) for metric, read in COUNTS.items()}, naming.model_label),
+        **observe_each(verification, _PEERS, naming.model_label),
+        **observe_each(verification, {metric: _total(read) for metric, read in VERIFIED.items()}, naming.model_label),
+        **observe_each(fallback, judged, naming.model_label),
     }
 
 
@@ -108,7 +108,7 @@ def _total(read: Callable[[PeerCounts], float]) -> Callable[[VerificationStatus]
 def remote_attributes(counts: RemoteCounts) -> dict[str, AttributeValue]:
     """Returns the attributes of one request's span."""
     times = {a.ROUND_TRIPS: counts.round_trips, a.ROUND_TRIP_TIME: counts.round_trip_seconds}
-    return {metric.name: read(counts) for metric, read in COUNTS.items()} | named(times)
+    return {metric.name: read(counts) for metric, read in COUNTS.items()} | attributes_of(times)
 
 
 def trace_of(span: Span) -> str:
@@ -136,11 +136,11 @@ class VerificationSpan:
                 catalog.VERIFY_SPAN.name,
                 context=_W3C.extract({"traceparent": [trace]}, Context()),
                 kind=SpanKind.SERVER,
-                attributes=named({a.MODEL: None if info is None else info.model, a.USAGE_INPUT: prompt_tokens}),
+                attributes=attributes_of({a.MODEL: None if info is None else info.model, a.USAGE_INPUT: prompt_tokens}),
                 start_time=self._watch.start,
             )
 
-    def ended(self, counts: PeerCounts, how: str, error: str = "") -> None:
+    def end(self, counts: PeerCounts, how: str, error: str = "") -> None:
         """Ends the span. `counts`: the sequence's own. `how`: a value of `draftd.verify.end`."""
         if self._ended:
             return

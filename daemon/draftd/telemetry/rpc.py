@@ -18,7 +18,7 @@ from draftd.core import DEADLINE_SLACK_SECONDS
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.metrics import Recording
-from draftd.telemetry.recording import Stopwatch, named
+from draftd.telemetry.recording import Stopwatch, attributes_of
 from draftd.telemetry.spans import call_context
 
 # The conventions' list for servers: the others are the caller's errors.
@@ -50,7 +50,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             return None
         inner, method = inner_of(handler), details.method.removeprefix("/")
 
-        async def followed(request: Any, context: Any) -> Any:
+        async def record_call(request: Any, context: Any) -> Any:
             call = None
             with self._on.guard.part("rpc"):
                 call = RpcCall(method, self._parent(details), arrival, self._on)
@@ -65,7 +65,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                     call.error = error
                 raise
 
-        return around(handler, followed, handler.request_deserializer)
+        return around(handler, record_call, handler.request_deserializer)
 
     def _parent(self, details: Any) -> Context:
         """Returns the caller's span if its metadata names one."""
@@ -84,7 +84,7 @@ class RpcCall:
             method if method != "_OTHER" else "grpc",
             context=parent,
             kind=SpanKind.SERVER,
-            attributes=named({a.RPC_SYSTEM: "grpc", a.RPC_METHOD: method, **on.naming.server()}),
+            attributes=attributes_of({a.RPC_SYSTEM: "grpc", a.RPC_METHOD: method, **on.naming.server()}),
             start_time=arrival.start,
         )
         self.context = set_span_in_context(self._span, parent)

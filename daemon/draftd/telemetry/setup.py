@@ -21,7 +21,7 @@ from draftd.telemetry import catalog
 from draftd.telemetry.fallback import FallbackRecorder, FlagHook, observed_decisions
 from draftd.telemetry.hardware import observed_hardware
 from draftd.telemetry.http import HttpTelemetry
-from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observed, observed_engine
+from draftd.telemetry.metrics import Ledger, Metrics, MetricsObserver, Recording, observe_each, observed_engine
 from draftd.telemetry.pipeline import Pipeline, build, process_uptime
 from draftd.telemetry.ranks import observed_ranks
 from draftd.telemetry.recording import FailureGuard, ModelNames
@@ -110,12 +110,12 @@ class Telemetry:
             {
                 **observed_engine(self._ledger, naming, sources.status, self._on.guard),
                 **observed_decisions(sources.fallback, sources.flag_enabled, naming),
-                **observed(sources.save_errors, {catalog.STATE_SAVE_ERRORS: lambda counts: counts}),
+                **observe_each(sources.save_errors, {catalog.STATE_SAVE_ERRORS: lambda counts: counts}),
                 **observed_hardware(self._hardware),
-                **observed(sources.certificates, {catalog.CERTIFICATE_EXPIRY: lambda expiries: expiries}),
-                **observed(process_uptime(), {catalog.UPTIME: lambda seconds: seconds}),
-                **observed(lambda: began, {catalog.STARTED: lambda seconds: seconds}),
-                **observed(
+                **observe_each(sources.certificates, {catalog.CERTIFICATE_EXPIRY: lambda expiries: expiries}),
+                **observe_each(process_uptime(), {catalog.UPTIME: lambda seconds: seconds}),
+                **observe_each(lambda: began, {catalog.STARTED: lambda seconds: seconds}),
+                **observe_each(
                     sources.state, {catalog.STATE: lambda now: {state.value: state is now for state in DaemonState}}
                 ),
                 **observed_ranks(sources.status, naming),

@@ -24,7 +24,7 @@ from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry.attributes import Attribute, Metric
 from draftd.telemetry.hardware import hardware_attributes
 from draftd.telemetry.metrics import COUNTS, Recording
-from draftd.telemetry.recording import Labels, ModelNames, named
+from draftd.telemetry.recording import Labels, ModelNames, attributes_of
 from draftd.telemetry.remote import remote_attributes, trace_of
 
 # The present task's call and request. A call has its own task, so neither is ever reset.
@@ -70,7 +70,7 @@ class InferenceSpan:
     """One request, as a span with children and on the request metrics. Never raises. A request for several choices has
     one for each that the engine decodes, and a single one if it is refused.
 
-    Exactly one of `finished`, `refused` and `left` ends it; a second is ignored."""
+    Exactly one of `finish`, `refuse` and `leave` ends it; a second is ignored."""
 
     def __init__(self, start: InferenceStart, on: Recording) -> None:
         self._start, self._on = start, on
@@ -95,7 +95,7 @@ class InferenceSpan:
         self._context = set_span_in_context(self._span, parent)
         request_context.set(self._context)
 
-    def planned(self, plan: DecodePlan, tier: ContextTier) -> None:
+    def set_plan(self, plan: DecodePlan, tier: ContextTier) -> None:
         if not self._ended:
             with self._on.guard.part("span"):
                 self._plan, self._tier = plan, tier
@@ -112,7 +112,7 @@ class InferenceSpan:
                     a.PLAN_DEPTH_MODE: plan.depth_mode.value if plan.drafter is not None else "none",
                     a.PLAN_ALTERNATIVES: tuple(sorted(plan.alternatives)) or None,
                 }
-                self._span.set_attributes(named(attributes))
+                self._span.set_attributes(attributes_of(attributes))
 
     @property
     def trace(self) -> str:
@@ -120,8 +120,8 @@ class InferenceSpan:
         recorded."""
         return "" if self._ended else trace_of(self._span)
 
-    def priced(self, quality: QualityClass | None, cost: Mapping[Verifier, float], currency: str) -> None:
-        """Notes the answer's quality and cost, by the paid target; call before `finished`. Empty `cost`: no price is
+    def set_price(self, quality: QualityClass | None, cost: Mapping[Verifier, float], currency: str) -> None:
+        """Notes the answer's quality and cost, by the paid target; call before `finish`. Empty `cost`: no price is
         known."""
         if self._ended:
             return
@@ -138,13 +138,13 @@ class InferenceSpan:
                 }
                 self._on.metrics.count(remote.COST, labels, self._context, amount)
 
-    def constrained(self, kind: str, compile_seconds: float) -> None:
+    def set_constraint(self, kind: str, compile_seconds: float) -> None:
         """Notes that the answer must follow a grammar."""
         if not self._ended:
             with self._on.guard.part("span"):
-                self._span.set_attributes(named({a.RESPONSE_FORMAT: kind, a.GRAMMAR_COMPILE: compile_seconds}))
+                self._span.set_attributes(attributes_of({a.RESPONSE_FORMAT: kind, a.GRAMMAR_COMPILE: compile_seconds}))
 
-    def finished(self, outcome: Outcome, answer: Sequence[Part] | None = None) -> None:
+    def finish(self, outcome: Outcome, answer: Sequence[Part] | None = None) -> None:
         """Ends the span of a request that ended in the engine. `answer`: the whole answer, used only with content
         capture."""
         if not self._ended:
@@ -152,16 +152,16 @@ class InferenceSpan:
             with self._on.guard.part("span"):
                 self._finish(outcome, answer)
 
-    def refused(self, error: DraftdError) -> None:
+    def refuse(self, error: DraftdError) -> None:
         """Ends the span of a request that never reached the engine."""
-        self._unanswered(REFUSED, type(error).__name__, error.message)
+        self._end_unanswered(REFUSED, type(error).__name__, error.message)
 
-    def left(self, reason: FinishReason) -> None:
+    def leave(self, reason: FinishReason) -> None:
         """Ends the span of a request whose client left, or whose time was up, before it reached the engine."""
         message = reason.value if reason is FinishReason.DEADLINE else None
-        self._unanswered(reason.value, _ERRORS.get(reason), message)
+        self._end_unanswered(reason.value, _ERRORS.get(reason), message)
 
-    def _unanswered(self, outcome: str, kind: str | None, message: str | None) -> None:
+    def _end_unanswered(self, outcome: str, kind: str | None, message: str | None) -> None:
         if not self._ended:
             self._ended = True
             with self._on.guard.part("span"):
@@ -220,7 +220,7 @@ class InferenceSpan:
             a.RESPONSE_MODEL: None if info is None else info.model,
             **self._on.naming.server(),
         }
-        return {**self._labels(), **named(more)}
+        return {**self._labels(), **attributes_of(more)}
 
     def _children(self, stats: RequestStats, end: float) -> None:
         if not self._span.is_recording():
@@ -235,7 +235,10 @@ class InferenceSpan:
         for kind, start, over, attributes in stages:
             if start is not None:
                 self._on.tracer.start_span(
-                    kind.name, context=self._context, attributes=named(attributes), start_time=self._nanos(start)
+                    kind.name,
+                    context=self._context,
+                    attributes=attributes_of(attributes),
+                    start_time=self._nanos(start),
                 ).end(self._nanos(max(start, end if over is None else over)))
         if stats.remote is not None and stats.scheduled is not None:
             self._on.tracer.start_span(
@@ -280,7 +283,7 @@ def _limit_parts(parts: Sequence[Part], most: int) -> tuple[list[dict[str, str]]
 def _request_attributes(start: InferenceStart, naming: ModelNames) -> dict[str, AttributeValue]:
     sampling, seed, info = start.sampling, start.sampling.seed, naming.info()
     model = None if info is None else info.model
-    return named(
+    return attributes_of(
         {
             a.OPERATION: start.operation,
             a.PROVIDER: catalog.PROVIDER_NAME,
@@ -312,7 +315,7 @@ def _outcome_attributes(outcome: Outcome) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue] = {metric.name: read(counts) for metric, read in COUNTS.items()}
     if counts.drafts and counts.draft_cost is None:
         del attributes[catalog.BREAK_EVEN_TOKENS.name]
-    attributes |= named(
+    attributes |= attributes_of(
         {
             a.RESPONSE_FINISH: (outcome.reason.value,),
             a.USAGE_INPUT: stats.prompt_tokens,

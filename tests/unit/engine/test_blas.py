@@ -9,21 +9,21 @@ import pytest
 
 from draftd.errors import ConfigError
 from draftd.models import blas
-from draftd.models.blas import described, load_blas
+from draftd.models.blas import describe_blas, load_blas
 
 
 def test_the_library_in_use_tells_its_version_and_threads() -> None:
     name = load_blas()
-    told = described(name)
+    told = describe_blas(name)
     if name == "openblas":
         assert re.fullmatch(r"OpenBLAS \d+\.\d+\.\d+\S*, \S+, threads: \d+", told), told
         library = ctypes.CDLL("libopenblas.so.0")
         library.openblas_set_num_threads(3)
         try:
-            assert described(name).endswith("threads: 3")
+            assert describe_blas(name).endswith("threads: 3")
         finally:
             library.openblas_set_num_threads(int(told.rsplit(" ", 1)[1]))
-        assert described(name) == told
+        assert describe_blas(name) == told
     elif name == "metal":
         assert told == ""
     else:
@@ -42,14 +42,14 @@ class Mkl:
 
 def test_mkl_tells_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas.ctypes, "CDLL", lambda library: Mkl())
-    assert described("mkl") == "Intel(R) oneAPI Math Kernel Library Version 2025.2, threads: 4"
+    assert describe_blas("mkl") == "Intel(R) oneAPI Math Kernel Library Version 2025.2, threads: 4"
 
 
 def test_blas_without_version_is_described_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas.ctypes, "CDLL", lambda library: object())
-    assert described("openblas") == "openblas"
-    assert described("reference") == "reference"
-    assert described("metal") == ""
+    assert describe_blas("openblas") == "openblas"
+    assert describe_blas("reference") == "reference"
+    assert describe_blas("metal") == ""
 
 
 def test_the_wheels_own_can_be_asked_for_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,9 +50,9 @@ class Reading(Fingerprints):
         super().__init__(path)
         self.read: list[str] = []
 
-    def _hashed(self, file: Path, size: int) -> str:
+    def _hash_file(self, file: Path, size: int) -> str:
         self.read.append(file.name)
-        return super()._hashed(file, size)
+        return super()._hash_file(file, size)
 
 
 def test_fingerprint_hashes_exactly_the_files_of_the_model(folder: Path) -> None:
@@ -91,7 +91,7 @@ def test_each_file_is_hashed_once_until_it_is_another(folder: Path) -> None:
 
 def test_a_file_in_the_place_of_another_is_hashed_even_where_its_size_and_time_are_the_same(folder: Path) -> None:
     prints, file = Fingerprints(), folder / "merges.txt"
-    before, stat, noted = prints.of(folder), file.stat(), ModelFiles.noted(folder)
+    before, stat, noted = prints.of(folder), file.stat(), ModelFiles.of(folder)
     fresh = folder / "fresh"
     fresh.write_bytes(b"b a")
     os.utime(fresh, ns=(stat.st_atime_ns, stat.st_mtime_ns))
@@ -122,8 +122,8 @@ def test_files_that_went_are_neither_told_nor_remembered(folder: Path, tmp_path:
 
 def test_a_file_that_is_written_meanwhile_is_hashed_anew(folder: Path) -> None:
     class Written(Reading):
-        def _hashed(self, file: Path, size: int) -> str:
-            found = super()._hashed(file, size)
+        def _hash_file(self, file: Path, size: int) -> str:
+            found = super()._hash_file(file, size)
             if file.name == "merges.txt" and self.read.count("merges.txt") == 1:
                 file.write_bytes(b"c d e")
             return found
@@ -136,18 +136,18 @@ def test_a_file_that_is_written_meanwhile_is_hashed_anew(folder: Path) -> None:
 
 def test_a_file_that_never_comes_to_rest_is_refused_by_name(folder: Path) -> None:
     class Growing(Fingerprints):
-        def _hashed(self, file: Path, size: int) -> str:
+        def _hash_file(self, file: Path, size: int) -> str:
             if file.name == "merges.txt":
                 with file.open("ab") as more:
                     more.write(b"more")
-            return super()._hashed(file, size)
+            return super()._hash_file(file, size)
 
     with pytest.raises(NotNow, match=r"merges\.txt is being written"):
         Growing().of(folder)
 
 
 def test_no_more_is_read_of_a_file_than_it_had(folder: Path) -> None:
-    assert Fingerprints()._hashed(folder / "merges.txt", 2) == sha(b"a ")
+    assert Fingerprints()._hash_file(folder / "merges.txt", 2) == sha(b"a ")
 
 
 def test_unreadable_file_is_refused_by_name_without_its_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ def test_several_chat_templates_in_one_configuration_are_one_text(folder: Path) 
 
 
 def test_files_are_as_they_were_until_one_is_not(folder: Path) -> None:
-    noted = ModelFiles.noted(folder)
+    noted = ModelFiles.of(folder)
     assert not noted.changed
     (folder / "README.md").write_text("rewritten")
     assert not noted.changed
@@ -246,7 +246,7 @@ def test_files_are_as_they_were_until_one_is_not(folder: Path) -> None:
         lambda: (folder / "vocab.json").write_bytes(b"{}"),
         lambda: (folder / "model-00002-of-00002.safetensors").unlink(),
     ):
-        noted = ModelFiles.noted(folder)
+        noted = ModelFiles.of(folder)
         assert not noted.changed
         change()
         assert noted.changed
@@ -261,6 +261,6 @@ def test_a_link_stands_for_what_it_leads_to(folder: Path, tmp_path: Path) -> Non
     for file, _ in model_files(folder):
         (snapshot / file.name).symlink_to(file)
     assert Fingerprints().of(snapshot) == Fingerprints().of(folder)
-    noted = ModelFiles.noted(snapshot)
+    noted = ModelFiles.of(snapshot)
     os.utime(folder / "config.json", ns=(1, 1))
     assert noted.changed

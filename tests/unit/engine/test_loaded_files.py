@@ -32,7 +32,7 @@ class Folder:
         fresh.replace(self.folder / "model.safetensors")
 
     def files(self) -> ModelFiles:
-        return ModelFiles.noted(self.folder)
+        return ModelFiles.of(self.folder)
 
     def open(self) -> object:
         if self.broken:

@@ -43,7 +43,7 @@ def on_disk(folder: Path, make: Callable[[], Any] = lambda: tiny_llama(1), weigh
         file = folder / name / "model.safetensors"
         if not file.exists() or file.read_bytes() != weights + name.encode():
             file.write_bytes(weights + name.encode())
-        return ModelFiles.noted(folder / name)
+        return ModelFiles.of(folder / name)
 
     def load() -> LoadedModels:
         return replace(pair(make(), make()), files=PairFiles(files("target"), {DRAFT_MODEL: files("draft")}))

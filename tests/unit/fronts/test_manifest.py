@@ -92,8 +92,8 @@ def model(folder: Path) -> Path:
 
 def world(root: Path) -> World:
     files = PairFiles(
-        ModelFiles.noted(model(root / "target")),
-        {DRAFT: ModelFiles.noted(model(root / "draft"))},
+        ModelFiles.of(model(root / "target")),
+        {DRAFT: ModelFiles.of(model(root / "draft"))},
     )
     return World(root, Engine(INFO, files))
 
@@ -101,7 +101,7 @@ def world(root: Path) -> World:
 def deploy(world: World, role: str, name: str, text: str) -> None:
     """Writes another file of a model and loads it."""
     (world.root / role / name).write_text(text)
-    noted = ModelFiles.noted(world.root / role)
+    noted = ModelFiles.of(world.root / role)
     files = world.engine.files
     world.engine.files = (
         replace(files, target=noted) if role == "target" else replace(files, drafts={**files.drafts, DRAFT: noted})
@@ -254,7 +254,7 @@ async def test_closing_fingerprints_ends_waiting_callers(tmp_path: Path, monkeyp
         assert self._closing.wait(10)
         raise NotServing("the daemon is stopping")
 
-    monkeypatch.setattr(Fingerprints, "_hashed", hashed)
+    monkeypatch.setattr(Fingerprints, "_hash_file", hashed)
     daemon = world(tmp_path / "pair")
     manifests = Manifests(daemon.engine, HardwareView(), daemon.settings, version="1")  # type: ignore[arg-type]
     first, second = asyncio.ensure_future(manifests.take()), asyncio.ensure_future(manifests.take())

@@ -103,7 +103,7 @@ def test_finished_sample_leaves_no_thread_behind() -> None:
 
 def test_merged_sample_takes_zero_as_a_value() -> None:
     first = HardwareSample(memory_total=24, memory_pressure=MemoryPressure.NORMAL, swap_used=5)
-    merged = first.merged(HardwareSample(swap_used=0))
+    merged = first.merge(HardwareSample(swap_used=0))
     assert merged == HardwareSample(memory_total=24, memory_pressure=MemoryPressure.NORMAL, swap_used=0)
 
 

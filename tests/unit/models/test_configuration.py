@@ -15,7 +15,7 @@ import pytest
 from draftd.cli.findings import Severity
 from draftd.engine.pair import load_models
 from draftd.errors import ModelLoadError
-from draftd.models.configuration import check_read, computation, normalised
+from draftd.models.configuration import check_read, computation, normalise
 from draftd.models.folder import ModelFolder
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
@@ -162,13 +162,13 @@ def test_either_version_of_a_configuration_gives_mlx_lms_logits(form: str, tmp_p
 
 def test_configuration_the_architecture_reads_stays_unchanged() -> None:
     own = {FULL: table(500.0), SLIDING: table(50.0)}
-    assert normalised(of("gemma4_text", rope_parameters=own)) == of("gemma4_text", rope_parameters=own)
+    assert normalise(of("gemma4_text", rope_parameters=own)) == of("gemma4_text", rope_parameters=own)
     whole = {"model_type": "gemma4_unified", "text_config": {"model_type": "of its own", "rope_parameters": own}}
-    assert normalised(whole) == whole
+    assert normalise(whole) == whole
     for architecture in ("qwen3", "lfm2", "mistral4", "glm_moe_dsa", "olmo_hybrid"):
-        kept = normalised(of(architecture, rope_parameters=table(500.0)))
+        kept = normalise(of(architecture, rope_parameters=table(500.0)))
         assert kept["rope_parameters"] == table(500.0), architecture
-    assert normalised(of("olmo_hybrid", rope_parameters=table() | {"rope_theta": None})).get("rope_theta") is None
+    assert normalise(of("olmo_hybrid", rope_parameters=table() | {"rope_theta": None})).get("rope_theta") is None
 
 
 TINY_CLASS = {
@@ -224,7 +224,7 @@ def test_configurations_of_both_transformers_versions_read_alike(architecture: s
     older = version_4(config)
     for form in (config, older):
         check_read(form)
-    assert computation(normalised(config)).facts == computation(normalised(older)).facts
+    assert computation(normalise(config)).facts == computation(normalise(older)).facts
 
 
 # Their layers, heads, experts or vocabulary have another name in one version, or the rotary embedding is a part's.
@@ -236,7 +236,7 @@ def test_renamed_configuration_fields_give_the_same_computation(architecture: st
     read, *written = forms(architecture)
     for form in written:
         check_read(form)
-        assert computation(normalised(form)).facts == computation(read).facts
+        assert computation(normalise(form)).facts == computation(read).facts
 
 
 @pytest.mark.parametrize(
@@ -264,21 +264,21 @@ def test_names_that_only_one_version_has_are_translated() -> None:
     experts = of("qwen3_moe")
     experts["num_local_experts"] = experts.pop("num_experts")
     del experts["head_dim"], experts["tie_word_embeddings"]
-    own = normalised(experts)
+    own = normalise(experts)
     assert (own["num_experts"], own["head_dim"], own["tie_word_embeddings"]) == (4, 16, True)
     positions = of("gpt2")
     del positions["n_ctx"]
-    assert normalised(positions)["n_ctx"] == positions["n_positions"]
+    assert normalise(positions)["n_ctx"] == positions["n_positions"]
     types = of("granitemoehybrid", layer_types=["linear_attention", FULL])
-    assert normalised(types)["layer_types"] == ["mamba", "attention"]
-    mimo = normalised(written("mimo_v2_flash"))
+    assert normalise(types)["layer_types"] == ["mamba", "attention"]
+    mimo = normalise(written("mimo_v2_flash"))
     assert (mimo["hybrid_layer_pattern"], mimo["moe_layer_freq"]) == ([0, 1, 1, 1], [0, 1, 1, 1])
     assert (mimo["sliding_window_size"], mimo["swa_num_key_value_heads"]) == (128, 4)
-    kimi = normalised(written("kimi_linear"))
+    kimi = normalise(written("kimi_linear"))
     assert kimi["linear_attn_config"]["kda_layers"] == [1, 2, 3, 4]
     assert (kimi["linear_attn_config"]["num_heads"], kimi["first_k_dense_replace"]) == (32, 1)
     for config in (of("llama"), of("gpt2")):  # where nothing is missing, nothing is added
-        assert normalised(config) == config
+        assert normalise(config) == config
 
 
 YARN_4 = {"type": "yarn", **YARN}

@@ -198,7 +198,7 @@ def test_only_what_is_read_is_downloaded(fake: Hub) -> None:
         "additional_chat_templates/tool.jinja",
     }
     assert found == read == {one.name for one in fake.sent}
-    assert hub.cached(NAME).whole
+    assert hub.find_cached(NAME).whole
 
 
 def test_a_connection_that_is_cut_is_continued_within_a_run(fake: Hub) -> None:
@@ -214,7 +214,7 @@ def test_a_connection_that_is_cut_is_continued_within_a_run(fake: Hub) -> None:
 
 def test_an_interrupted_download_is_continued_by_the_next_start(fake: Hub) -> None:
     interrupted(fake)
-    assert hub.cached(NAME).bytes == 100_004  # and two small files
+    assert hub.find_cached(NAME).bytes == 100_004  # and two small files
     lines = list[str]()
     assert (folder_of(progress=lines.append) / "model.safetensors").read_bytes() == WEIGHTS
     assert fake.parts("model.safetensors") == [(0, 100_000), (100_000, 300_000)]

@@ -89,7 +89,7 @@ def test_a_call_has_no_arguments_that_its_tool_does_not_name(
     source = grammar.arguments(before)
     assert [value for value in allowed if not allows(grammars, source, value)] == []
     assert [value for value in invented if allows(grammars, source, value)] == []
-    parameters.closed(schema)
+    parameters.close_schema(schema)
     assert json.dumps(schema) == before
 
 
@@ -115,9 +115,9 @@ def test_schemas_made_to_take_for_ever_are_refused() -> None:
     every = [{"$ref": f"#/$defs/{i}"} for i in range(800)]
     attack = {"type": "object", "$defs": {str(i): {"properties": {}, "allOf": every} for i in range(800)}}
     with pytest.raises(ValueError, match="too many branches"):
-        parameters.closed(attack)
+        parameters.close_schema(attack)
     deep: dict[str, Any] = {}
     for _ in range(5000):
         deep = {"properties": {"a": deep}}
     with pytest.raises(ValueError, match="too deeply"):
-        parameters.closed(deep)
+        parameters.close_schema(deep)

@@ -174,7 +174,7 @@ class Scene:
         """Feeds one whole request and returns the engine's outcome. `more` adds steps of other kinds at its end."""
         begin = self.start(**start)
         span = self.telemetry.begin_inference(begin)
-        span.planned(plan, ContextTier.SHORT)
+        span.set_plan(plan, ContextTier.SHORT)
         request = DecodeRequest(begin.request_id, (1, 2, 3, 4, 5), 64, plan, begin.arrival, workload=begin.workload)
         at = begin.arrival
         stats_of_request = RequestStats(5, at, 0, at + 0.001, at + 0.01, at + 0.02, 3, at + 0.1, at + 0.1)
@@ -188,7 +188,7 @@ class Scene:
         stats(stats_of_request)
         outcome = Outcome(reason, stats_of_request, degraded, error)
         observer.on_finish(request, outcome)
-        span.finished(outcome)
+        span.finish(outcome)
         return outcome
 
 
@@ -196,15 +196,15 @@ def across(scene: Scene) -> None:
     """Feeds one request that was drafted here and verified elsewhere, with its price."""
     begin = scene.start()
     span = scene.telemetry.begin_inference(begin)
-    span.planned(VERIFIED, ContextTier.SHORT)
+    span.set_plan(VERIFIED, ContextTier.SHORT)
     request = DecodeRequest(begin.request_id, (1, 2, 3, 4, 5), 64, VERIFIED, begin.arrival, workload=begin.workload)
     scene.telemetry.observer.on_round_trip(request, 0.016)
     at = begin.arrival
     stats_of_request = RequestStats(
         5, at, 0, at + 0.001, at + 0.01, at + 0.02, 3, at + 0.1, at + 0.1, remote=REMOTE_COUNTS
     )
-    span.priced(QualityClass.STANDARD, {Verifier.LOCAL: 0.0, Verifier.REMOTE: 0.25}, "$")
-    span.finished(Outcome(FinishReason.STOP, stats_of_request, failed_over="the remote does not answer"))
+    span.set_price(QualityClass.STANDARD, {Verifier.LOCAL: 0.0, Verifier.REMOTE: 0.25}, "$")
+    span.finish(Outcome(FinishReason.STOP, stats_of_request, failed_over="the remote does not answer"))
 
 
 def telemetry(

@@ -92,7 +92,7 @@ def test_the_event_lies_in_the_trace_of_its_request(
 ) -> None:
     span = scene.telemetry.begin_inference(scene.start())
     client.get_boolean_value(KEY, True)
-    span.refused(QueueFull("full"))
+    span.refuse(QueueFull("full"))
     scene.telemetry.shutdown(30.0)
     (event,) = receiver.events("feature_flag.evaluation")
     (request,) = receiver.spans("chat nano")

@@ -91,7 +91,7 @@ def test_machine_values_of_zero_are_exported(open_scene: Callable[..., Scene], r
 
 def test_a_span_says_how_the_machine_was(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve()
-    scene.telemetry.begin_inference(scene.start()).refused(NotServing("draining"))
+    scene.telemetry.begin_inference(scene.start()).refuse(NotServing("draining"))
     scene.telemetry.shutdown(30.0)
     readings = [{name: span.attributes[name] for name in SPAN_ATTRIBUTES} for span in receiver.spans("chat nano")]
     reading = {"draftd.memory.pressure": 1, "draftd.memory.headroom": 3_000, "draftd.thermal.level": 2}

@@ -101,7 +101,7 @@ def test_no_duration_follows_a_wall_clock_that_is_set(
     monkeypatch.setattr(time, "time_ns", lambda: real() + hours * 3_600_000_000_000)
     http.end(200)
     rpc.end(grpc.StatusCode.OK)
-    verification.ended(PeerCounts(), "finished")
+    verification.end(PeerCounts(), "finished")
     monkeypatch.undo()
     scene.telemetry.shutdown(30.0)
     spans = receiver.spans()

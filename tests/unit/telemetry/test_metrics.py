@@ -226,8 +226,8 @@ def test_time_per_output_token_is_the_conventions(scene: Scene, receiver: OtlpRe
 
 def test_a_refusal_is_a_request_too(scene: Scene, receiver: OtlpReceiver) -> None:
     span = scene.telemetry.begin_inference(scene.start())
-    span.refused(QueueFull("64 requests wait", retry_after=1.0))
-    span.refused(QueueFull("told twice"))
+    span.refuse(QueueFull("64 requests wait", retry_after=1.0))
+    span.refuse(QueueFull("told twice"))
     scene.telemetry.shutdown(30.0)
     (requests,) = receiver.points("draftd.requests")
     assert requests.value == 1

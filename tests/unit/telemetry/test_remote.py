@@ -21,10 +21,10 @@ from tests.unit.telemetry.scene import INFO, PEER, VERIFIED, Scene, across
 def test_the_verifiers_span_is_a_child_of_the_edges(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
     edge, verifier = open_scene(receiver.environ()), open_scene(receiver.environ())
     request = edge.telemetry.begin_inference(edge.start())
-    request.planned(VERIFIED, ContextTier.SHORT)
+    request.set_plan(VERIFIED, ContextTier.SHORT)
     assert request.trace
-    verifier.telemetry.begin_verification(request.trace, 5).ended(PEER, "closed")
-    verifier.telemetry.begin_verification("00-nonsense", 5).ended(PeerCounts(), "error", "the engine failed")
+    verifier.telemetry.begin_verification(request.trace, 5).end(PEER, "closed")
+    verifier.telemetry.begin_verification("00-nonsense", 5).end(PeerCounts(), "error", "the engine failed")
     edge.telemetry.shutdown(30.0)
     verifier.telemetry.shutdown(30.0)
 

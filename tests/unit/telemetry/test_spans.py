@@ -229,7 +229,7 @@ def test_a_refusal_is_an_error_with_its_kind(scene: Scene, receiver: OtlpReceive
         InvalidRequest("max_tokens", 0, "1 or more"),
     )
     for error in errors:
-        scene.telemetry.begin_inference(scene.start()).refused(error)
+        scene.telemetry.begin_inference(scene.start()).refuse(error)
     scene.telemetry.shutdown(30.0)
     spans = receiver.spans()
     assert len(spans) == len(errors), "no children: it never reached the engine"
@@ -242,7 +242,7 @@ def test_a_refusal_is_an_error_with_its_kind(scene: Scene, receiver: OtlpReceive
 def test_a_client_that_left_early_is_on_the_span_and_counted(scene: Scene, receiver: OtlpReceiver) -> None:
     reasons = {FinishReason.CANCELLED: "UNSET", FinishReason.DEADLINE: "ERROR"}
     for reason in reasons:
-        scene.telemetry.begin_inference(scene.start()).left(reason)
+        scene.telemetry.begin_inference(scene.start()).leave(reason)
     scene.telemetry.shutdown(30.0)
     status_by_outcome = {span.attributes["draftd.outcome"]: span.status for span in receiver.spans()}
     assert status_by_outcome == {reason.value: status for reason, status in reasons.items()}
@@ -271,7 +271,7 @@ def test_text_is_exported_only_when_opted_in(
 ) -> None:
     scene = open_scene(receiver.environ(), capture_content=opted_in)
     span = scene.telemetry.begin_inference(scene.start(messages=(("user", (text_part("the secret word"),)),)))
-    span.finished(Outcome(FinishReason.STOP, RequestStats(5, 0.0)), [text_part("the secret answer")])
+    span.finish(Outcome(FinishReason.STOP, RequestStats(5, 0.0)), [text_part("the secret answer")])
     scene.telemetry.shutdown(30.0)
     attributes = only(receiver).attributes
     assert ("secret" in json.dumps(attributes)) is opted_in
@@ -288,7 +288,7 @@ def test_text_captured_in_a_span_is_bounded(open_scene: Callable[..., Scene], re
     texts = (("system", "s" * 10_000), ("user", "u" * 10_000), ("user", "v"))
     messages = tuple((role, (text_part(text),)) for role, text in texts)
     span = scene.telemetry.begin_inference(scene.start(messages=messages))
-    span.finished(Outcome(FinishReason.STOP, RequestStats(5, 0.0)), [text_part("a" * 1_000_000)])
+    span.finish(Outcome(FinishReason.STOP, RequestStats(5, 0.0)), [text_part("a" * 1_000_000)])
     scene.telemetry.shutdown(30.0)
     attributes = only(receiver).attributes
     said = [message["parts"][0]["content"] for message in json.loads(attributes["gen_ai.input.messages"])]
@@ -300,7 +300,7 @@ def test_refused_request_before_loading_has_no_model_attribute(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver
 ) -> None:
     scene = open_scene(receiver.environ(), info=None)
-    scene.telemetry.begin_inference(scene.start()).refused(NotServing("loading"))
+    scene.telemetry.begin_inference(scene.start()).refuse(NotServing("loading"))
     scene.telemetry.shutdown(30.0)
     attributes = only(receiver, "chat").attributes
     assert "gen_ai.request.model" not in attributes
@@ -312,8 +312,8 @@ def test_inference_span_never_raises_on_broken_values(
 ) -> None:
     broken: object = None
     span = scene.telemetry.begin_inference(scene.start())
-    span.planned(broken, broken)  # type: ignore[arg-type]
-    span.finished(broken)  # type: ignore[arg-type]
+    span.set_plan(broken, broken)  # type: ignore[arg-type]
+    span.finish(broken)  # type: ignore[arg-type]
     for _ in range(3):
         scene.telemetry.observer.on_step(broken, broken, 0.1)  # type: ignore[arg-type]
         scene.telemetry.observer.on_finish(broken, broken)  # type: ignore[arg-type]

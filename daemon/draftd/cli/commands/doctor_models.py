@@ -25,7 +25,7 @@ from draftd.models import blas
 from draftd.models.advice import LARGE_DRAFT, warnings, without_draft
 from draftd.models.check import not_served
 from draftd.models.folder import ModelFolder, weight_bytes
-from draftd.models.hub import CachedModel, cached, free_bytes, is_hub_id, no_room, storage_folder
+from draftd.models.hub import CachedModel, find_cached, free_bytes, is_hub_id, no_room, storage_folder
 from draftd.models.tokenizer import Tokenizer
 from draftd.protocol import plain
 from draftd.service.request import ServedModel
@@ -85,7 +85,7 @@ def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding
 
     named = {path: False} | ({} if adapter is None else {str(adapter): True})
     for name in filter(is_hub_id, named):
-        if not (copy := cached(name, adapter=named[name])).whole:
+        if not (copy := find_cached(name, adapter=named[name])).whole:
             return _not_cached(subject, name, copy), None
     try:
         folder = ModelFolder(path, subject, adapter, offline=True)

@@ -151,7 +151,7 @@ def open_share(folder: ModelFolder, group: RankGroup) -> tuple[ModelShard, dict[
     parts = list[ModelShard]()
 
     def cut(opened: Callable[[], Any]) -> Any:
-        with folder.told("it cannot be shared"):
+        with folder.naming_errors("it cannot be shared"):
             parts.append(share_of(opened, group))
         return parts[0].model
 

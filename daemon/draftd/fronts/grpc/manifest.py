@@ -16,7 +16,7 @@ from draftd.fronts.grpc.reply import filled
 from draftd.hardware.state import HardwareView
 from draftd.hardware.system import device, versions
 from draftd.model_info import ModelInfo
-from draftd.models.blas import described
+from draftd.models.blas import describe_blas
 from draftd.models.folder import ModelFiles
 from draftd.protocol import duration
 from draftd.settings import UNSET, Settings, shown
@@ -65,7 +65,7 @@ class Manifests:
             os=platform.platform(),
             device=machine.name,
             backend=info.backend,
-            blas=described(library[1]) if library else "",
+            blas=describe_blas(library[1]) if library else "",
             power_source=_POWER[sample.plugged_in] if sample is not None else "",
             low_power=sample.low_power if sample is not None else None,
             models=self._models(info),
