@@ -32,6 +32,6 @@ def run_again(name: str, work: Callable[[], None], closing: threading.Event) -> 
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-def lasting(name: str, work: Callable[[], None], closing: threading.Event) -> threading.Thread:
+def restarting_thread(name: str, work: Callable[[], None], closing: threading.Event) -> threading.Thread:
     """Returns a daemon thread, not yet started, that runs `work` like `run_again`."""
     return threading.Thread(target=run_again, args=(name, work, closing), name=name, daemon=True)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from draftd import threads
-from draftd.threads import lasting
+from draftd.threads import restarting_thread
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def test_work_that_raises_is_begun_again(caplog: pytest.LogCaptureFixture) -> No
         if len(calls) < 4:
             raise RuntimeError("not yet")
 
-    thread = lasting("draftd-something", work, threading.Event())
+    thread = restarting_thread("draftd-something", work, threading.Event())
     thread.start()
     thread.join(30)
     assert not thread.is_alive()
@@ -38,7 +38,7 @@ def test_work_that_fails_for_good_ends_when_it_is_told_to() -> None:
         calls.release()
         raise RuntimeError("for good")
 
-    thread = lasting("draftd-something", work, closing)
+    thread = restarting_thread("draftd-something", work, closing)
     thread.start()
     for _ in range(3):
         assert calls.acquire(timeout=30)

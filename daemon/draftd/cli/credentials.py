@@ -70,7 +70,7 @@ class Credentials:
         """Unix times, by setting."""
         return {setting: one.expires for setting, one in self._certificates.items()}
 
-    def changed(self) -> CredentialChange:
+    def read_changes(self) -> CredentialChange:
         """Reads the settings and their files again, and puts nothing into use. Raises ConfigError."""
         read = self._read()
         settings, later = _with_credentials(self._settings, read)
@@ -128,7 +128,7 @@ class Hangup:
         async with self._lock:
             self._reopen()
             try:
-                change = await asyncio.to_thread(self._credentials.changed)
+                change = await asyncio.to_thread(self._credentials.read_changes)
                 for apply in [prepare(change.settings) for prepare in self._parts]:
                     await apply()
             except ConfigError as error:

@@ -116,12 +116,12 @@ def _in_our_words(error: Any) -> str:
     param = getattr(error, "param", None)
     if param is not None and hasattr(error.__cause__, "errors"):
         first = error.__cause__.errors(include_url=False)[0]
-        allowed = _allowed(param, first["type"]) or str(error.message)
+        allowed = _allowed_values(param, first["type"]) or str(error.message)
         return FieldError(_name(param), first["input"], allowed).message
     if param is not None and error.message:
         return f"{_name(param)}: {error.message}"
     if param is not None:
-        allowed = _allowed(param)
+        allowed = _allowed_values(param)
         return f"{_name(param)} is missing{f'; allowed: {allowed}' if allowed else ''} ({command} --help)"
     said, more = str(error.message), f"({command} --help)"
     if hasattr(error, "possibilities"):
@@ -141,7 +141,7 @@ def _name(param: Any) -> str:
     return max(param.opts, key=len) if param.param_type_name == "option" else str(param.name).upper()
 
 
-def _allowed(param: Any, kind: str = "") -> str:
+def _allowed_values(param: Any, kind: str = "") -> str:
     """What a value may be; empty where anything may. `kind`: the error's, of a wrong value."""
     choices = str(param.get_missing_message(ctx=None) or "").partition("Choose from:")[2]
     if choices:

@@ -23,7 +23,7 @@ tenths = _figure("{:.1f}")
 precise_seconds = _figure("{:.3f}")
 
 
-def over(part: float, whole: float) -> float | None:
+def ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 

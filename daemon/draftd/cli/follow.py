@@ -97,13 +97,13 @@ def _answer_hangup(stop: Callable[[], None], reopen: Callable[[], None]) -> None
     """A follower has no credentials: SIGHUP reopens its log, or stops it where its terminal was closed."""
     reloads = hangup_reloads()
 
-    def reopened() -> None:
+    def reopen_log() -> None:
         reopen()
         logging.getLogger(__name__).info("SIGHUP: the log was reopened")
 
     def act(*_: object) -> None:
         if reloads:  # on a thread: the one that is interrupted may be logging
-            threading.Thread(target=reopened, name="draftd-reopen", daemon=True).start()
+            threading.Thread(target=reopen_log, name="draftd-reopen", daemon=True).start()
         else:
             stop()
 

@@ -55,7 +55,7 @@ def fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> li
     if state.cause:
         cause = in_local_time(state.cause, now.tzinfo)
         rows.append(("since", f"{span(_whole(now, moment(state.since)))} ago: {cause}"))
-    if until := held(state, now):
+    if until := hold_end(state, now):
         rows.append(("held", until))
     demands = [in_local_time(_demand(item), now.tzinfo) for item in state.demands] or ["nothing"] * whole
     rows += [("asked" if not i else "", text) for i, text in enumerate(demands)]
@@ -73,7 +73,7 @@ def remote_fields(state: pb.FallbackState, now: datetime, *, whole: bool = False
     return [("remote", level), *(("", f"{name} {text}") for name, text in rest)]
 
 
-def held(state: pb.FallbackState, now: datetime) -> str:
+def hold_end(state: pb.FallbackState, now: datetime) -> str:
     """Until when it is held; empty where it is not."""
     if not state.HasField("hold"):
         return ""

@@ -158,7 +158,7 @@ class RouteOptions:
     max_seconds: Annotated[float | None, decoding("--max-seconds", help="Of the whole answer, if possible.")] = None
     max_cost: Annotated[float | None, decoding("--max-cost", help="Of the whole answer, if possible.")] = None
 
-    def asked(self) -> dict[str, Any]:
+    def ask_arguments(self) -> dict[str, Any]:
         """As `client.Ask` has them."""
         quality = None if self.quality is None else QualityClass.of(self.quality)
         return {name: getattr(self, name) for name in ("strategy", "max_seconds", "max_cost")} | {"quality": quality}
@@ -185,7 +185,7 @@ def with_options(*examples: str) -> Callable[[Callable[..., None]], Callable[...
     """Decorates a command: its groups of options become options of its own, and its help ends with `examples`."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        parameters, groups = _flattened(function)
+        parameters, groups = _flatten_parameters(function)
 
         def run(**values: Any) -> None:
             for name, group in groups.items():
@@ -199,7 +199,7 @@ def with_options(*examples: str) -> Callable[[Callable[..., None]], Callable[...
     return decorate
 
 
-def _flattened(function: Callable[..., None]) -> tuple[list[inspect.Parameter], dict[str, Any]]:
+def _flatten_parameters(function: Callable[..., None]) -> tuple[list[inspect.Parameter], dict[str, Any]]:
     """The parameters of a command with its groups taken apart, and the groups by the names of their parameters."""
     parameters: list[inspect.Parameter] = []
     groups = {}

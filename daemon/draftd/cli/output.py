@@ -55,7 +55,7 @@ def visible(text: str) -> str:
     return text.translate(_SHOWN)
 
 
-def bracketed(pieces: Iterable[Piece]) -> str:
+def bracket_drafts(pieces: Iterable[Piece]) -> str:
     """Into a pipe there is no colour: what was drafted and accepted lies between brackets, and what a remote daemon
     chose between others."""
     marked = ((f"⟦{piece.text}⟧" if piece.from_draft else piece.text, piece.remote) for piece in pieces)
@@ -121,7 +121,7 @@ def print_json(value: Message | dict[str, Any] | list[Any]) -> None:
 # Progress is drawn when a step is told and never by itself: a thread would take time from what is measured.
 
 
-def tracked(items: Sequence[T], console: Console | None = None) -> Iterable[T]:
+def track_items(items: Sequence[T], console: Console | None = None) -> Iterable[T]:
     """The items, with a bar of how many are done; on a terminal only. `console`: where more is printed meanwhile, so
     that it comes above the bar; stderr without it."""
     console = console or stderr()

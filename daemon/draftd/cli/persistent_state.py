@@ -160,9 +160,9 @@ class LearntStore:
     def start(self, learnt: Callable[[], LearntCosts | None]) -> None:
         """From now on it is kept, where there is a place."""
         if self.store.path is not None:
-            self._file.start(lambda: None if (found := self._noticed(learnt())) is None else found.to_document())
+            self._file.start(lambda: None if (found := self._log_worth(learnt())) is None else found.to_document())
 
-    def _noticed(self, learnt: LearntCosts | None) -> LearntCosts | None:
+    def _log_worth(self, learnt: LearntCosts | None) -> LearntCosts | None:
         """Logs it once if the draft model turns out to cost more than it saves, and again if it pays after all."""
         worth = None if learnt is None else learnt.worth(DRAFT_MODEL, self._most)
         if worth is not None and bool(worth.warning) is not self._warned:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from draftd.cli import figures
-from draftd.cli.figures import NOTHING, milliseconds, over, percent, size
+from draftd.cli.figures import NOTHING, milliseconds, percent, ratio, size
 from draftd.cli.output import BAD, DIM, GOOD, WARN, Row
 from draftd.protocol import plain
 from draftd.strategies import RemoteLevel
@@ -35,11 +35,11 @@ def _edge(remote: Message, counts: Message, lately: str) -> list[Row]:
     lines = [("remote", Text.assemble(state, f", {remote['target']}{_serves(remote)}", (why, DIM)))]
     if remote["level"] and remote["level"] != RemoteLevel.SPECULATIVE.label:
         lines.append(("", Text(f"the fallback allows {remote['level']}", WARN)))
-    hidden = percent(over(counts["hidden_round_trips"], counts["verdicts"]))
+    hidden = percent(ratio(counts["hidden_round_trips"], counts["verdicts"]))
     trip = milliseconds(remote["round_trip"])
     lines.append(("round trip", Text(f"{trip}{_pays(remote['break_even'])}, {hidden} hidden{lately}")))
-    wasted = over(counts["wasted_tokens"], counts["proposed_tokens"])
-    traffic = over(remote["bytes_sent"] + remote["bytes_received"], counts["tokens"])
+    wasted = ratio(counts["wasted_tokens"], counts["proposed_tokens"])
+    traffic = ratio(remote["bytes_sent"] + remote["bytes_received"], counts["tokens"])
     each = NOTHING if traffic is None else f"{traffic:.0f} B"
     chosen = f"{counts['tokens']} tokens in answers that have ended; {percent(wasted)} wasted, {each} a token"
     lines.append(("chosen there", Text(chosen)))
@@ -77,9 +77,9 @@ def _verifier(verification: pb.VerificationStatus) -> list[Row]:
     peers, total = verification.peers, plain(verification.total)
     lines = [("edges", Text(f"{len(peers)} connected, {verification.open_sequences} open sequences"))]
     if total["verdicts"]:
-        rate = figures.rate(over(total["tokens"], total["target_time"] or 0.0))
-        accepted = percent(over(total["accepted_tokens"], total["drafted_tokens"]))
-        stale = percent(over(total["stale"], total["steps"]))
+        rate = figures.rate(ratio(total["tokens"], total["target_time"] or 0.0))
+        accepted = percent(ratio(total["accepted_tokens"], total["drafted_tokens"]))
+        stale = percent(ratio(total["stale"], total["steps"]))
         text = f"{total['tokens']} tokens, {rate} per second of the target, {accepted} accepted, {stale} stale"
         lines.append(("verified", Text(text)))
     if total["refused"]:

@@ -74,7 +74,7 @@ def run_daemon(
     credentials = Credentials(settings, read or (lambda: settings))
     hung_up = Hangup(credentials, log.reopen)
     _check_port(settings.server)
-    plan = shared_by(settings, os.environ)
+    plan = group_plan_of(settings, os.environ)
     kept = PersistentState(settings, os.environ, named=load is None, shared=plan is not None)
     load = load or partial(served_models(settings.model), registry=drafters)
     engine = _make_engine(settings, kept, plan, load, log.write)
@@ -346,7 +346,7 @@ def served_models(settings: ModelSettings) -> ModelPaths:
     )
 
 
-def shared_by(settings: Settings, environ: Mapping[str, str]) -> GroupPlan | None:
+def group_plan_of(settings: Settings, environ: Mapping[str, str]) -> GroupPlan | None:
     """The ranks that share the target; None where it runs within the daemon. Raises ConfigError, also for what does not
     go together with several ranks."""
     plan = plan_group(settings.distributed, environ)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from draftd.cli.figures import NOTHING, precise_seconds, rate
-from draftd.cli.output import tracked
+from draftd.cli.output import track_items
 from draftd.client.client import Ask, DraftdClient
 from draftd.client.timing import capture, quantile
 from draftd.errors import ConfigError
@@ -39,7 +39,7 @@ def run_ways(
     all of them. A way is demanded: where it cannot be had, CallError is raised."""
     for way in ways:  # the first request by each pays for things that later ones do not
         _answer(client, replace(asks[0][1], max_tokens=8, strategy=way), "")
-    for name, ask in tracked(asks):
+    for name, ask in track_items(asks):
         for way in ways:
             yield _answer(client, replace(ask, strategy=way, skip_prefix_cache=True), name)
 

@@ -20,7 +20,7 @@ from draftd.fallback.seams import FallbackTelemetry
 from draftd.journal import Journal, Subject, Transition
 from draftd.rate_limited_log import OutageLog
 from draftd.settings import AnnotationSettings
-from draftd.threads import lasting
+from draftd.threads import restarting_thread
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Annotator:
         self._closing = threading.Event()
         self._deaf: Callable[[], None] = lambda: None
         self._outage = OutageLog(log)
-        self._thread = lasting("draftd-annotations", self._run, self._closing)
+        self._thread = restarting_thread("draftd-annotations", self._run, self._closing)
 
     def reload(self, settings: AnnotationSettings) -> None:
         """Uses this token from the next annotation on."""

@@ -37,7 +37,7 @@ from draftd.journal import Journal, Subject
 from draftd.rate_limited_log import OutageLog
 from draftd.settings import FallbackSettings
 from draftd.strategies import RemoteLevel
-from draftd.threads import lasting
+from draftd.threads import restarting_thread
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class Controller:
         ] = []  # pending reloads: the engine's future, forget, and the caller's future
         self._closing = threading.Event()
         self._outage = OutageLog(log)
-        self._thread = lasting("draftd-fallback", self._run, self._closing)
+        self._thread = restarting_thread("draftd-fallback", self._run, self._closing)
 
     def start(self) -> None:
         """Starts to move."""

@@ -224,7 +224,7 @@ def warnings(config: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: int) -
         what = "no token ends an answer: each goes on to a stop string or to max_tokens"
         cure = "set eos_token_id in generation_config.json to the id of the token that does, or send `stop`"
         complaints.append((what, cure))
-    if beyond := tokenizer.beyond(vocabulary):
+    if beyond := tokenizer.tokens_beyond(vocabulary):
         first = min(beyond)
         what = (
             f"tokens without an embedding: {len(beyond)}, such as {beyond[first]} ({first}); texts with one are refused"

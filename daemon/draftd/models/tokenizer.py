@@ -141,7 +141,7 @@ class Tokenizer:
             digest.update(len(name).to_bytes(4, "big") + name)
         return digest.hexdigest()
 
-    def beyond(self, vocabulary: int) -> dict[int, str]:
+    def tokens_beyond(self, vocabulary: int) -> dict[int, str]:
         """Returns the tokens with ids of `vocabulary` or more, for which a model with so many embeddings has none."""
         if self.vocab_size <= vocabulary:  # nearly always; listing all tokens is slow
             return {}

@@ -31,7 +31,7 @@ from draftd.models.tokenizer import Tokenizer
 from draftd.rate_limited_log import LimitedChanges, changes_left_out
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
-from draftd.threads import lasting
+from draftd.threads import restarting_thread
 from draftd.v1 import verification_pb2 as pb
 from draftd.verifier_client.codec import from_verifier, to_verifier
 from draftd.verifier_client.connection import VerifierConnection
@@ -120,7 +120,7 @@ class GrpcLink:
         self._announcements = LinkAnnouncements(settings.target or "", journal)
         self._closing = threading.Event()
         self._tokenizer: Callable[[], Tokenizer | None] = lambda: None
-        self._thread = lasting("draftd-link", self._run, self._closing)
+        self._thread = restarting_thread("draftd-link", self._run, self._closing)
         # Guards all that follows, and tells those who wait for a change of it.
         self._changed = threading.Condition(threading.RLock())
         self._trying: VerifierConnection | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from draftd.cli.commands.generate import chatting
+from draftd.cli.commands.generate import hold_chat
 from draftd.client.client import Answer, Ask
 from draftd.errors import DraftdError
 from draftd.v1 import inference_pb2 as pb
@@ -38,7 +38,7 @@ def conversation(typed: Sequence[str | BaseException], monkeypatch: pytest.Monke
         return Answer(f"re:{said}", (), (), pb.Started(), pb.Finished())
 
     monkeypatch.setattr("builtins.input", read)
-    chatting(Ask(messages=(("system", "s"),)), answer)
+    hold_chat(Ask(messages=(("system", "s"),)), answer)
     return asked
 
 

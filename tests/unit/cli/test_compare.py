@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftd.cli.commands.compare import Pair, by_group, rounded, run_pair, summarise
+from draftd.cli.commands.compare import Pair, by_group, run_pair, shorten_figures, summarise
 from draftd.cli.commands.generate import summary as one_line
 from draftd.cli.figures import both, milliseconds, size
 from draftd.client.client import Answer, Ask, CallError, Piece, gather, split
@@ -131,7 +131,7 @@ def test_a_summary_counts_what_is_identical_and_takes_medians() -> None:
     assert summary["acceptance"] == pytest.approx(0.75)
     assert summary["mean_accepted_length"] == pytest.approx(4.0)
     assert {name: len(group) for name, group in by_group(pairs).items()} == {"code": 2, "prose": 1}
-    assert rounded(summary)["speedup"] == 1.5
+    assert shorten_figures(summary)["speedup"] == 1.5
 
 
 def test_sampled_pairs_are_neither_identical_nor_different() -> None:

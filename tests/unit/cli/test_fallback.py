@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from draftd.cli import ladder
-from draftd.cli.commands.fallback import following
+from draftd.cli.commands.fallback import follow_transitions
 from draftd.client.client import CallError
 from draftd.core import DRAFT_MODEL, FallbackLevel
 from draftd.errors import ModelLoadError, NotNow
@@ -237,7 +237,7 @@ def test_events_resume_after_the_last_transition_seen() -> None:
 
     client, found = Client(), list[int]()
     with pytest.raises(CallError):
-        found.extend(one.number for one in following(client, 7))  # type: ignore[arg-type]
+        found.extend(one.number for one in follow_transitions(client, 7))  # type: ignore[arg-type]
     assert client.asked == [7, 9, 11]
 
 
@@ -360,15 +360,15 @@ def test_level_command_says_what_comes_next(fields: dict[str, Any], said: str) -
 
 
 def test_a_hold_says_until_when_and_how_long_that_is() -> None:
-    assert ladder.held(state(), AT) == ""
-    assert ladder.held(state(hold=Hold(0)), AT) == "until it is released"
+    assert ladder.hold_end(state(), AT) == ""
+    assert ladder.hold_end(state(hold=Hold(0)), AT) == "until it is released"
     assert (
-        ladder.held(state(hold=Hold(0, NOW + 1800)), AT)
+        ladder.hold_end(state(hold=Hold(0, NOW + 1800)), AT)
         == f"until {AT + timedelta(minutes=30):%H:%M:%S} UTC (30 min left)"
     )
     far = AT + timedelta(days=3)
-    assert ladder.held(state(hold=Hold(0, far.timestamp())), AT) == f"until {far:%Y-%m-%d %H:%M:%S} UTC (3 d left)"
-    assert ladder.held(state(hold=Hold(0, NOW - 5)), AT).endswith("(0 s left)")
+    assert ladder.hold_end(state(hold=Hold(0, far.timestamp())), AT) == f"until {far:%Y-%m-%d %H:%M:%S} UTC (3 d left)"
+    assert ladder.hold_end(state(hold=Hold(0, NOW - 5)), AT).endswith("(0 s left)")
 
 
 def test_a_place_is_told_from_the_top() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftd.cli.serve import shared_by
+from draftd.cli.serve import group_plan_of
 from draftd.errors import ConfigError
 from draftd.settings.load import load_settings
 
@@ -22,13 +22,13 @@ from draftd.settings.load import load_settings
 def test_ranks_refuse_what_they_cannot_do(name: str, value: object) -> None:
     more = {"remote.target": "127.0.0.1:1"} if name == "remote.enabled" else {}
     settings = load_settings(None, {name: value, **more}, {})
-    assert shared_by(settings, {}) is None
+    assert group_plan_of(settings, {}) is None
     shared = load_settings(None, {name: value, "distributed.ranks": 2, **more}, {})
     with pytest.raises(ConfigError, match=name):
-        shared_by(shared, {})
+        group_plan_of(shared, {})
 
 
 def test_ranks_of_the_settings_share_the_target() -> None:
-    plan = shared_by(load_settings(None, {"distributed.ranks": 3}, {}), {})
+    plan = group_plan_of(load_settings(None, {"distributed.ranks": 3}, {}), {})
     assert plan is not None
     assert plan.size == 3

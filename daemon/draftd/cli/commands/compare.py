@@ -107,9 +107,9 @@ def compare(
         pairs = [pair for _, pair in run_pairs(client, base, chosen, repeat)]
     summary = summarise(pairs)
     if json:
-        groups = {name: rounded(summarise(group)) for name, group in by_group(pairs).items()}
-        each_pair = [{"prompt": p.name, "workload": p.group} | rounded(summarise([p])) for p in pairs]
-        output.print_json({"summary": rounded(summary), "groups": groups, "pairs": each_pair})
+        groups = {name: shorten_figures(summarise(group)) for name, group in by_group(pairs).items()}
+        each_pair = [{"prompt": p.name, "workload": p.group} | shorten_figures(summarise([p])) for p in pairs]
+        output.print_json({"summary": shorten_figures(summary), "groups": groups, "pairs": each_pair})
     else:
         output.print_table(_COLUMNS, _rows(pairs, summary))
         output.stderr().print(_BOTH, style="dim")
@@ -121,7 +121,7 @@ def compare(
 def _show_ways(answers: Sequence[Mapping[str, Any]], *, json: bool) -> None:
     summaries = by_strategy.summarise(answers)
     if json:
-        output.print_json({"strategies": {way: rounded(one) for way, one in summaries.items()}, "answers": answers})
+        output.print_json({"strategies": {way: shorten_figures(s) for way, s in summaries.items()}, "answers": answers})
     else:
         output.print_table(by_strategy.COLUMNS, by_strategy.rows(summaries))
 
@@ -169,11 +169,11 @@ def run_pairs(
     console: Console | None = None,
 ) -> Iterator[tuple[prompts.Prompt, Pair]]:
     """Each prompt as `base` says otherwise; `repeat` times all of them, one after the other. `console`: as for
-    `output.tracked`."""
+    `output.track_items`."""
     asks = _asks(client, base, chosen)
     # The first pass through each path pays for things that later ones do not.
     run_pair(client, replace(asks[0][1], max_tokens=8), "", "")
-    for i, (p, ask) in enumerate(output.tracked(asks * repeat, console)):
+    for i, (p, ask) in enumerate(output.track_items(asks * repeat, console)):
         yield p, run_pair(client, ask, p.name, ask.workload, speculative_first=i % 2 == 1)
 
 
@@ -214,7 +214,7 @@ def summarise(pairs: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
-def rounded(summary: Mapping[str, Any]) -> dict[str, Any]:
+def shorten_figures(summary: Mapping[str, Any]) -> dict[str, Any]:
     """For JSON: four significant digits are more than such figures hold."""
     return {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in summary.items()}
 
@@ -354,7 +354,7 @@ def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
         body = Text.assemble((question, "bold"), "\n\n", answer)
         out.print(Panel(body, title=pair.group, subtitle=below, title_align="left", subtitle_align="right"))
     else:
-        text = output.bracketed(drafted.pieces).strip()
+        text = output.bracket_drafts(drafted.pieces).strip()
         out.print(f"{pair.group}: {question}\n{text}\n({below})\n", markup=False, soft_wrap=True)
 
 
@@ -364,4 +364,4 @@ def _demo_row(name: str, summary: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _shown(summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in rounded(summary).items() if key in _DEMO}
+    return {key: value for key, value in shorten_figures(summary).items() if key in _DEMO}

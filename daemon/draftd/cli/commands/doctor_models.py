@@ -76,7 +76,7 @@ def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
     machine = advance(None, system_probe().sample(), 0.0, settings.hardware.memory_floor_bytes)
     if target is None:
         return [*findings, check_memory(machine)], None
-    return [*findings, *foresee(settings, machine, target, drafts, refused)], target
+    return [*findings, *judge_pair(settings, machine, target, drafts, refused)], target
 
 
 def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding, _Opened | None]:
@@ -148,7 +148,7 @@ def _surplus(subject: str, opened: _Opened | None) -> list[Finding]:
     return [note(subject, said, "take them out of the folder, or put the index there that names them")] if said else []
 
 
-def foresee(
+def judge_pair(
     settings: Settings,
     machine: HardwareState,
     target: _Opened,

@@ -70,7 +70,7 @@ def hold(
 
     A hold acts on the next request and survives a restart of the daemon. Only the flag outranks it.
     """
-    seconds = None if for_ is None else lasting(for_)
+    seconds = None if for_ is None else parse_hold_time(for_)
     of_remote = level.upper() in RemoteLevel.__members__
     wanted = RemoteLevel[level.upper()] if of_remote else FallbackLevel[level.upper()]
     with daemon.connect() as client:
@@ -82,7 +82,7 @@ def hold(
     position = state.ladder[state.hold.position]
     there = state.position == state.hold.position
     meanwhile = "" if there else f"; {ladder.current(state)} until its weights are loaded"
-    print(f"{ladder.label(position)}, held {ladder.held(state, _now())}{meanwhile}")
+    print(f"{ladder.label(position)}, held {ladder.hold_end(state, _now())}{meanwhile}")
     if whole.unsaved:
         output.complain(f"a restart would not know: {whole.unsaved}")
     if position.level != level:
@@ -121,7 +121,7 @@ def lines(state: pb.FallbackState, now: datetime, model: inference.GetModelRespo
     return rows
 
 
-def lasting(text: str) -> float:
+def parse_hold_time(text: str) -> float:
     """Seconds. Raises InvalidRequest where it is no time, or none at all."""
     try:
         seconds = seconds_of(text.strip())
@@ -155,13 +155,13 @@ def events(
             show(entry)
             last = entry.number
         if follow:
-            for entry in following(client, last):
+            for entry in follow_transitions(client, last):
                 show(entry)
         elif not last and not json:
             output.stderr().print("nothing has changed yet", style="dim")
 
 
-def following(client: DraftdClient, last: int) -> Iterator[pb.Transition]:
+def follow_transitions(client: DraftdClient, last: int) -> Iterator[pb.Transition]:
     """What happens after the number `last`. Where the daemon drops a client that fell behind, it continues there."""
     while True:
         try:

@@ -99,7 +99,7 @@ def command(
             workload=workload,
             caller=caller,
             **asdict(drafting),
-            **routing.asked(),
+            **routing.ask_arguments(),
         )
         if json:
             output.print_json(document(gather(client.generate_raw(question.message(response_format=wanted)))))
@@ -108,22 +108,22 @@ def command(
         def answer(ask: Ask) -> Answer:
             begun = len(ask.messages or ()) > len(question.messages or ())
             advised = begun or DRAFT_MODEL in model.drafters  # once in a chat
-            return _answered(client, ask, wanted, highlight, draft_model=advised)
+            return _stream_answer(client, ask, wanted, highlight, draft_model=advised)
 
         if not talks:
             answer(question)
         elif question.messages is None:
             raise PromptError("PROMPT", "", "words after the command, or text on stdin: there is no chat template")
         else:
-            chatting(replace(question, messages=question.messages[:-1]), answer)
+            hold_chat(replace(question, messages=question.messages[:-1]), answer)
 
 
-def _answered(
+def _stream_answer(
     client: DraftdClient, question: Ask, wanted: pb.ResponseFormat | None, highlight: bool, *, draft_model: bool
 ) -> Answer:
     """Shows an answer as it comes, and its figures."""
     stream = client.generate_raw(question.message(response_format=wanted, return_progress=sys.stderr.isatty()))
-    show = _highlighted if highlight and sys.stdout.isatty() else partial(_print, marked=highlight)
+    show = _print_highlighted if highlight and sys.stdout.isatty() else partial(_print, marked=highlight)
     try:
         with contextlib.closing(output.WaitingBar()) as waiting:
             answer = gather(stream, waiting.before(show), waiting.before(_print_thought), waiting.hear)
@@ -140,7 +140,7 @@ def _answered(
     return answer
 
 
-def chatting(opening: Ask, answer: Callable[[Ask], Answer]) -> None:
+def hold_chat(opening: Ask, answer: Callable[[Ask], Answer]) -> None:
     """Reads turns from the terminal and answers them, until Ctrl-D. `opening` has what precedes the first turn. A turn
     without a whole answer is no part of the conversation."""
     with contextlib.suppress(ImportError):  # a Python that was built without it
@@ -211,7 +211,7 @@ def _stdin() -> str:
 
 def _print(pieces: Sequence[Piece], marked: bool) -> None:
     """Into a pipe goes what the model wrote; a terminal is not to obey it."""
-    text = output.bracketed(pieces) if marked else "".join(piece.text for piece in pieces)
+    text = output.bracket_drafts(pieces) if marked else "".join(piece.text for piece in pieces)
     print(output.visible(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
@@ -221,14 +221,14 @@ def _print_thought(text: str) -> None:
         output.stderr().print(output.visible(text), style="dim", markup=False, soft_wrap=True, end="")
 
 
-def _highlighted(pieces: Sequence[Piece]) -> None:
+def _print_highlighted(pieces: Sequence[Piece]) -> None:
     console = output.stdout()
     for piece in pieces:
         style = f"{output.DRAFTED if piece.from_draft else ''} {output.REMOTE if piece.remote else ''}".strip()
         console.print(Text(output.visible(piece.text), style), end="", soft_wrap=True)
 
 
-def routed(answer: Answer) -> list[str]:
+def route_summary(answer: Answer) -> list[str]:
     """Where it went, where that is not simply here, and what it cost, where that is known."""
     finished, parts = answer.finished, []
     strategy = enum_name(pb.Strategy.DESCRIPTOR, answer.started.plan.strategy)
@@ -263,7 +263,7 @@ def summary(answer: Answer, *, draft_model: bool = True) -> str:
         parts.append("nothing was drafted")
     if counts.parked_steps:
         parts.append(f"{counts.parked_steps} of {counts.steps} steps drafted nothing (parked): it would not have paid")
-    parts += routed(answer)
+    parts += route_summary(answer)
     if answer.finished.degraded:
         parts.append(f"went on autoregressively: {answer.finished.degraded}")
     # A speculative plan's reason begins with the flag that allows it; what follows is why it is less than it could be.

@@ -47,7 +47,7 @@ def command(
             max_tokens=max_tokens,
             workload=workload,
             caller=caller,
-            **routing.asked(),
+            **routing.ask_arguments(),
         )
         route = plain(client.route(ask.message()))
     if json:

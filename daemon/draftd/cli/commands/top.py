@@ -43,9 +43,9 @@ def command(
         picture = _watch(daemon, interval)
     else:
         with daemon.connect() as client:
-            seen = StatusHistory(daemon.target, asked(client))
+            seen = StatusHistory(daemon.target, take_snapshot(client))
             time.sleep(interval)
-            seen.add(asked(client))
+            seen.add(take_snapshot(client))
         if json:
             output.print_json(document(seen))
         else:
@@ -56,7 +56,7 @@ def command(
         output.save_picture(save, picture)
 
 
-def asked(client: DraftdClient) -> StatusSnapshot:
+def take_snapshot(client: DraftdClient) -> StatusSnapshot:
     began = time.monotonic()
     status = client.status()
     return StatusSnapshot((began + time.monotonic()) / 2, status)
@@ -76,8 +76,8 @@ def fields(seen: StatusHistory, now: datetime) -> Iterator[tuple[str, str | Text
     """The screen's words without its frames: name and value."""
     rate = seen.now.tokens_per_second if seen.now is not None else None
     yield "tokens/s", f"{figures.rate(rate)} over {rows.period(seen)}"
-    yield from (rows.compared(seen, one) for one in rows.speculation(seen))
-    yield from ((f"accepted at {one.name}", rows.compared(seen, one)[1]) for one in rows.positions(seen))
+    yield from (rows.comparison_row(seen, one) for one in rows.speculation(seen))
+    yield from ((f"accepted at {one.name}", rows.comparison_row(seen, one)[1]) for one in rows.positions(seen))
     yield from (*rows.serving(seen, now), *rows.ranks(seen), *rows.remote(seen))
     yield from (*rows.machine(seen), *rows.transitions(seen, now))
 
@@ -87,7 +87,7 @@ def _watch(daemon: options.DaemonOptions, interval: float) -> str:
     from draftd.cli.top.app import TopApp  # brings Textual in, which one look does without
 
     with daemon.connect() as client:
-        app = TopApp(client, StatusHistory(daemon.target, asked(client)), interval)
+        app = TopApp(client, StatusHistory(daemon.target, take_snapshot(client)), interval)
         app.run()
     if app.return_code:
         raise typer.Exit(app.return_code)

@@ -133,16 +133,16 @@ class Grafana:
         try:
             return getattr(self._http, method)(path, json=body, headers=headers, accept_empty_json=True)
         except (GrafanaException, exceptions.RequestException) as error:
-            problem = self._explained(error, what)
+            problem = self._to_grafana_error(error, what)
         raise problem  # not from within the handler: what it was made from may hold the credentials
 
-    def _explained(self, error: Exception, what: str) -> GrafanaError:
+    def _to_grafana_error(self, error: Exception, what: str) -> GrafanaError:
         url, code = self.url, None
         if isinstance(error, (GrafanaTimeoutError, exceptions.Timeout)):
             line = f"{url} did not answer within {self._timeout:g} s: --timeout gives it longer"
         elif isinstance(error, GrafanaException):
             code = int(error.status_code or 0)
-            answer = ": ".join(filter(None, (str(code), self._scrubbed(_message(error.response)))))
+            answer = ": ".join(filter(None, (str(code), self._scrub(_message(error.response)))))
             line = _MEANING.get(code, "Grafana failed ({}): its own log says why").format(answer)
         elif isinstance(error, exceptions.SSLError):
             cause = self._cause(error)
@@ -166,9 +166,9 @@ class Grafana:
         """The innermost reason: what wraps it repeats the address and the retries."""
         while (inner := error.__cause__ or error.__context__) is not None:
             error = inner
-        return self._scrubbed(str(error) or type(error).__name__)
+        return self._scrub(str(error) or type(error).__name__)
 
-    def _scrubbed(self, text: str) -> str:
+    def _scrub(self, text: str) -> str:
         """Cut, and without the secrets: servers and proxies like to repeat what they were sent."""
         for secret in self._secrets:
             text = text.replace(secret, "…")

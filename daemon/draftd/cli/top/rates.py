@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from draftd.cli.figures import over
+from draftd.cli.figures import ratio
 from draftd.counts import DraftCounts
 from draftd.protocol import draft_counts
 from draftd.v1 import control_pb2 as control
@@ -63,13 +63,13 @@ def drafting(counts: DraftCounts) -> DraftRates:
     """Of everything that is counted."""
     return DraftRates(
         acceptance=counts.acceptance,
-        per_position=tuple(map(over, counts.accepted_per_position, counts.drafted_per_position)),
+        per_position=tuple(map(ratio, counts.accepted_per_position, counts.drafted_per_position)),
         mean_length=counts.mean_accepted_length,
-        depth=over(counts.drafted, counts.drafts),
-        drafting=over(counts.drafts, counts.steps),
-        parked=over(counts.parked_steps, counts.steps),
+        depth=ratio(counts.drafted, counts.drafts),
+        drafting=ratio(counts.drafts, counts.steps),
+        parked=ratio(counts.parked_steps, counts.steps),
         speedup=counts.speedup,
-        tokens_per_forward=over(counts.emitted, counts.target_forwards),
+        tokens_per_forward=ratio(counts.emitted, counts.target_forwards),
     )
 
 
@@ -88,7 +88,7 @@ def between(before: StatusSnapshot, after: StatusSnapshot) -> Rates | None:
         failed=failures(new) - failures(old),
         refused=new.refused_requests - old.refused_requests,
         drafting=drafting(counts),
-        hidden=over(
+        hidden=ratio(
             new.remote.counts.hidden_round_trips - old.remote.counts.hidden_round_trips,
             new.remote.counts.verdicts - old.remote.counts.verdicts,
         ),

@@ -100,23 +100,23 @@ def serving(seen: StatusHistory, now: datetime) -> list[Row]:
         *_ladder(status.fallback, now),
         ("requests", Text.assemble(f"{status.active_requests} running, ", (waiting, BAD if full else ""))),
         ("prompts", _prompts(seen)),
-        ("finished", _counted(sum(status.finished_requests.values()), lately.finished if lately else None, seen)),
-        ("failed", _failed(seen, lately.failed if lately else None)),
-        ("refused", _counted(status.refused_requests, lately.refused if lately else None, seen, bad=True)),
+        ("finished", _count_text(sum(status.finished_requests.values()), lately.finished if lately else None, seen)),
+        ("failed", _failure_text(seen, lately.failed if lately else None)),
+        ("refused", _count_text(status.refused_requests, lately.refused if lately else None, seen, bad=True)),
         ("telemetry", Text(figures.export_state(exporting), GOOD if exporting else DIM)),
     ]
 
 
 def essential(seen: StatusHistory, now: datetime) -> list[Row]:
     """What comes first where there is no room for all."""
-    drafted = [compared(seen, one) for one in speculation(seen) if one.name in ("accepted", "speed-up")]
+    drafted = [comparison_row(seen, one) for one in speculation(seen) if one.name in ("accepted", "speed-up")]
     return [
         *drafted,
         *(row for row in (*serving(seen, now), *ranks(seen), *remote(seen), *machine(seen)) if row[0] in _ESSENTIAL),
     ]
 
 
-def compared(seen: StatusHistory, figure: FigureRow) -> Row:
+def comparison_row(seen: StatusHistory, figure: FigureRow) -> Row:
     """On one line."""
     return figure.name, Text.assemble(
         (figure.minute, figure.style), (f" in {period(seen)}, {figure.whole} in all", DIM)
@@ -178,14 +178,14 @@ def _prompts(seen: StatusHistory) -> Text:
     return Text.assemble(f"{figures.rate(now)} tokens/s", far, (f", {more} more" if more > 0 else "", DIM))
 
 
-def _counted(whole: int, lately: int | None, seen: StatusHistory, *, bad: bool = False) -> Text:
+def _count_text(whole: int, lately: int | None, seen: StatusHistory, *, bad: bool = False) -> Text:
     style = "" if not bad else BAD if lately else WARN if whole else ""
     return Text.assemble((str(whole), style), (f", {lately} in {period(seen)}" if lately else "", DIM))
 
 
-def _failed(seen: StatusHistory, lately: int | None) -> Text:
+def _failure_text(seen: StatusHistory, lately: int | None) -> Text:
     status = seen.status
-    shown = _counted(failures(status), lately, seen, bad=True)
+    shown = _count_text(failures(status), lately, seen, bad=True)
     errors = (status.drafter_errors, "drafter"), (status.verifier_errors, "verifier")
     if text := ", ".join(f"{count} {what}" for count, what in errors if count):
         shown.append(f", errors: {text}", WARN)
@@ -213,7 +213,7 @@ def _level(status: pb.GetStatusResponse) -> Text:
 def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
     """What holds it, what asks for which level, and what comes next: each only where there is something to say."""
     lines = []
-    if hold_text := ladder.held(state, now):
+    if hold_text := ladder.hold_end(state, now):
         lines.append(("held", Text(hold_text, WARN)))
     if state.demands:
         lowest = min(state.demands, key=lambda one: (not one.hard, ladder.rank(one.level)))  # what is obeyed first

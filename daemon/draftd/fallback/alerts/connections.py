@@ -19,7 +19,7 @@ from draftd.http_listener import BoundedConnection
 from draftd.rate_limited_log import OutageLog
 from draftd.settings import WebhookSettings
 from draftd.settings.certificates import load_certificates, server_context, webhook_certificates
-from draftd.threads import lasting
+from draftd.threads import restarting_thread
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = threading.Event()
-        self._thread = lasting(name, self._run, self._closing)
+        self._thread = restarting_thread(name, self._run, self._closing)
 
     def start(self) -> None:
         self._thread.start()
