@@ -144,6 +144,11 @@ class LadderLevel:
     drafter: DrafterName | None
 
     @property
+    def drafts(self) -> bool:
+        """Whether anything may be drafted."""
+        return self.drafter is not None
+
+    @property
     def label(self) -> str:
         """The kind, and what distinguishes the level from others of its kind: `short_block 3`, `light_draft
         prompt_lookup`."""

@@ -107,9 +107,9 @@ class Delivery:
         end."""
         assert sequence.finish is not None
         with self._ending:
-            if sequence.ended:
+            if sequence.end_reported:
                 return
-            sequence.ended = True
+            sequence.end_reported = True
         sequence.stats.finished = now
         outcome = Outcome(
             sequence.finish,

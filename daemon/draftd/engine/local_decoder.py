@@ -270,7 +270,7 @@ class LocalDecoder:
                     sequence.end(reason)
         now = self._clock()
         for sequence, result in zip(running, done.sequences, strict=True):
-            if sequence.finish is None:
+            if not sequence.ended:
                 self.delivery.send_tokens(sequence, result, done, now, break_even)
         self._keep_piece()
 
@@ -338,7 +338,7 @@ class LocalDecoder:
         self._running, self._peers = sequences, sum(one.of_peer for one in sequences)
 
     def leave(self, ended: Sequence[DecodeSequence]) -> None:
-        ended_rows = [i for i, sequence in enumerate(self._running) if sequence.finish is not None]
+        ended_rows = [i for i, sequence in enumerate(self._running) if sequence.ended]
         if ended_rows:
             for i in ended_rows:
                 if self._running[i].shares:

@@ -81,7 +81,7 @@ class PendingPrompt:
         if self.done or not self.shared:
             return []
         reached = self._reached
-        return [sequence for sequence, n in self.shared.items() if n > reached and sequence.finish is None]
+        return [sequence for sequence, n in self.shared.items() if n > reached and not sequence.ended]
 
     def forks(self, end: int) -> set[int]:
         """The lengths of this text after its position, up to `end`, that sequences wait for."""
@@ -188,7 +188,7 @@ def share_forward(first: PendingPrompt, prompts: Sequence[PendingPrompt], tokens
 
 
 def _may_share(prompt: PendingPrompt) -> bool:
-    return prompt.position is None and not prompt.alone and not prompt.waiting and prompt.sequence.finish is None
+    return prompt.position is None and not prompt.alone and not prompt.waiting and not prompt.sequence.ended
 
 
 class PromptSlice(NamedTuple):
@@ -282,7 +282,7 @@ class SlicePlanner:
 
         Where no sequence waits, prompts that fit whole into the `rest` of the tokens. Else a prompt that fits whole
         into the time of a slice, of which `seconds` have passed."""
-        unfinished = [prompt for prompt in prompts if prompt.sequence.finish is None]
+        unfinished = [prompt for prompt in prompts if not prompt.sequence.ended]
         if step_seconds is None:
             candidates = [prompt for prompt in unfinished if not prompt.done]
             shortest = min(candidates, key=lambda prompt: prompt.left, default=None)

@@ -141,7 +141,7 @@ class Prefilling:
 
     def take_ready(self) -> list[DecodeSequence]:
         """The sequences that are ready, which now run; none that has ended since."""
-        ready, self._ready = [sequence for sequence in self._ready if sequence.finish is None], []
+        ready, self._ready = [sequence for sequence in self._ready if not sequence.ended], []
         if ready:
             self._prompts = [prompt for prompt in self._prompts if prompt.sequence not in ready]
             self.joined_long = self.joined_long or any(len(sequence.tokens) >= _LONG for sequence in ready)
@@ -151,11 +151,11 @@ class Prefilling:
         """Prefills a sequence that ran, alone and at once. Returns whether it runs again; it ends if it fails here."""
         prompt = PendingPrompt(sequence)
         try:
-            while sequence.finish is None and not self._prefill([prompt], self._chunk):
+            while not sequence.ended and not self._prefill([prompt], self._chunk):
                 pass
         except Exception as error:
             sequence.end(FinishReason.ERROR, f"decoding failed: {error}")
-        if sequence.finish is not None:
+        if sequence.ended:
             self._close(sequence)
             return False
         return True
@@ -167,7 +167,7 @@ class Prefilling:
 
     def reap(self) -> None:
         """Removes ended sequences."""
-        ended = [sequence for sequence in self.sequences if sequence.finish is not None]
+        ended = [sequence for sequence in self.sequences if sequence.ended]
         for sequence in ended:
             self._close(sequence)
         if ended:
@@ -254,7 +254,7 @@ class Prefilling:
         if computed:
             self._run_target(current)
         for prompt in current.prompts:
-            if prompt.done and prompt.sequence.finish is None and self._joins(prompt, current, computed):
+            if prompt.done and not prompt.sequence.ended and self._joins(prompt, current, computed):
                 self._ready.append(prompt.sequence)
 
     def _run_target(self, current: PromptSlice) -> None:
@@ -317,7 +317,7 @@ class Prefilling:
         for prompt in prompts:
             self._send_first(prompt.sequence, results[prompt.sequence.id], seconds)
         for prompt in prompts:  # the others are closed, which keeps theirs
-            if prompt.sequence.finish is None:
+            if not prompt.sequence.ended:
                 self._keep(prompt.sequence)
         return True
 
@@ -338,7 +338,7 @@ class Prefilling:
         reason = FinishReason.ERROR if result.error else self._cancelled().get(sequence.request.id)
         if reason is not None:
             sequence.end(reason, result.error)
-        if sequence.finish is not None:
+        if sequence.ended:
             return
         now = self._clock()
         sequence.stats.prefilled = sequence.stats.prefilled or now
@@ -346,7 +346,7 @@ class Prefilling:
             self._delivery.send_prompt(sequence, result.prompt)
         if not sequence.max_tokens:
             sequence.end(FinishReason.LENGTH)
-        if sequence.finish is None:
+        if not sequence.ended:
             first = SequenceStep(0, [], result.following, 0, logprobs=result.logprobs)
             self._delivery.send_tokens(sequence, first, DecodeStep([first], 0.0, seconds, []), now)
 

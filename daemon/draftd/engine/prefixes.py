@@ -193,7 +193,7 @@ class PrefixJobs:
     def _read(self, sequence: DecodeSequence, tokens: Sequence[int]) -> Work:
         try:
             for model in self._models():
-                if sequence.finish is None:
+                if not sequence.ended:
                     yield from self._fetch(model, tokens)
         finally:
             sequence.reads_prefix = False

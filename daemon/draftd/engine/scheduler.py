@@ -167,7 +167,7 @@ class Scheduler:
 
     def _finish_ended(self) -> None:
         for decoder in self._decoders:
-            if ended := [sequence for sequence in decoder.sequences if sequence.finish is not None]:
+            if ended := [sequence for sequence in decoder.sequences if sequence.ended]:
                 decoder.leave(ended)
                 for sequence in ended:
                     self._finish(sequence)

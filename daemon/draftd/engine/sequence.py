@@ -86,7 +86,7 @@ class DecodeSequence:
     lowered: str = ""
     finish: FinishReason | None = None
     error: str = ""
-    ended: bool = False  # its receiver knows the end
+    end_reported: bool = False
     rebuilt_at: int = -1  # output length when the sequence's caches were last rebuilt after a failure
     kept: int = 0  # tokens of its text that the target kept for later requests, or tried to
     evidence: dict[DrafterName, SequenceEvidence] = field(default_factory=dict)  # of its own drafts
@@ -121,6 +121,10 @@ class DecodeSequence:
     def guesses(self) -> int:
         """The number of tokens at its end that the target has not judged."""
         return 0 if self.guess is None else len(self.guess)
+
+    @property
+    def ended(self) -> bool:
+        return self.finish is not None
 
     @property
     def of_peer(self) -> bool:
@@ -235,5 +239,5 @@ class DecodeSequence:
 
     def end(self, reason: FinishReason, error: str = "") -> None:
         """Marks the sequence as ended; the first reason stands."""
-        if self.finish is None:
+        if not self.ended:
             self.finish, self.error = reason, error

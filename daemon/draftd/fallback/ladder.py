@@ -162,6 +162,10 @@ class LadderState:
     hold: Hold | None = None
     forgave: float | None = None  # time at which a relapse was last forgotten
 
+    @property
+    def held(self) -> bool:
+        return self.hold is not None
+
     def shift_clock(self, seconds: float) -> LadderState:
         """Returns the state with times moved by `seconds`. `since` stays 0 for a ladder that never moved."""
         since = self.since and self.since + seconds
@@ -227,7 +231,7 @@ class Ladder(Generic[LevelT]):
         """Takes the state, without yet putting its level in force. Returns the signal of its step, or None without a
         step."""
         before, self.state = self.state, state
-        if before.hold is not None and state.hold is None:
+        if before.hold is not None and not state.held:
             self.note(Cause.RELEASED, "by an operator" if before.hold.released else "the hold's time is over")
         return None if state.position == before.position else state.signal
 

@@ -23,11 +23,11 @@ _AGAIN_SECONDS = 30.0  # before failed weights are tried again
 def needed_drafters(level: LadderLevel) -> frozenset[DrafterName]:
     """Returns the drafters that requests may use at this level. Down to SHORT_BLOCK a client may name the draft model,
     whatever the level's own drafter is."""
-    if level.drafter is None:
+    if (drafter := level.drafter) is None:
         return frozenset()
     if level.kind >= FallbackLevel.SHORT_BLOCK:
-        return frozenset({level.drafter, DRAFT_MODEL})
-    return frozenset({level.drafter})
+        return frozenset({drafter, DRAFT_MODEL})
+    return frozenset({drafter})
 
 
 class LoadedDrafters:
@@ -153,5 +153,5 @@ def why_missing(drafter: DrafterName | None, engine: EngineHandle) -> str:
 
 def missing_drafters(ladder: Sequence[LadderLevel], engine: EngineHandle) -> dict[DrafterName, str]:
     """Returns the unavailable drafters of a ladder, and why."""
-    kinds = dict.fromkeys(level.drafter for level in ladder if level.drafter is not None)
+    kinds = dict.fromkeys(drafter for level in ladder if (drafter := level.drafter) is not None)
     return {kind: why for kind in kinds if (why := why_missing(kind, engine))}

@@ -101,8 +101,8 @@ class ProbeRunner:
     def canaries(self) -> Future[CanaryReport]:
         """Runs the canaries. Raises NotNow during another run, or if nothing can be drafted."""
         level = self._ladder.level
-        if level.drafter is None:
-            drafting = [other for other in reversed(self._ladder.levels) if other.drafter is not None]
+        if not level.drafts:
+            drafting = [other for other in reversed(self._ladder.levels) if other.drafts]
             at_hand = (other for other in drafting if not why_missing(other.drafter, self._engine))
             level = next(at_hand, drafting[0] if drafting else level)
         self._check(level)
@@ -110,7 +110,7 @@ class ProbeRunner:
         return self._begin(lambda: self._canaries(level), failed, partial(self._telemetry.canaries, level.kind))
 
     def _check(self, level: LadderLevel) -> None:
-        if level.drafter is None:
+        if not level.drafts:
             raise NotNow(f"nothing is drafted at {level.label}: there is nothing to probe")
         if why := why_missing(level.drafter, self._engine):
             raise NotNow(f"nothing is drafted at {level.label}: {why}")

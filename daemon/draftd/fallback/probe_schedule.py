@@ -86,7 +86,7 @@ class ProbeSchedule:
         drafter, None without drift."""
         if level != self._suspect:
             self._suspect, self._suspected_at, self._innocent = level, now, None
-        if level is None or level.drafter is None or self._innocent is not None:
+        if level is None or not level.drafts or self._innocent is not None:
             return self._innocent
         if level.drafter == PROMPT_LOOKUP:
             return True  # it has no weights: only its input can change
@@ -141,7 +141,7 @@ class ProbeSchedule:
         if self._running is not None:
             return
         try:
-            if (suspect := self._suspect) is not None and self._innocent is None and state.hold is None:
+            if (suspect := self._suspect) is not None and self._innocent is None and not state.held:
                 if self._affordable(now, urgent=self._settings.probe_share > 0):
                     self._begin(self._runner.probe(suspect))
                     self._checks = True
@@ -175,7 +175,7 @@ class ProbeSchedule:
     def _probe_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> int | None:
         """Returns the position to probe; None if it is too early, or no step up could follow."""
         target = to_probe(self._ladder, state.position, self._vain)
-        if target is None or state.hold is not None or self.permit(state, now) is not None:
+        if target is None or state.held or self.permit(state, now) is not None:
             return None
         if any(lowest(self._ladder, signal.asks_for) > target for signal in signals):
             return None
@@ -187,14 +187,14 @@ class ProbeSchedule:
     def _learning_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> bool:
         """Whether a probe to learn a baseline is due: at the top, while no signal asks for less."""
         top = self._ladder[0]
-        if state.position != 0 or signals or top.drafter is None or not top.max_draft_tokens or now < self._learn_at:
+        if state.position != 0 or signals or not top.drafts or not top.max_draft_tokens or now < self._learn_at:
             return False
         return top.drafter not in self._runner.baselines.drafters and not why_missing(top.drafter, self._engine)
 
     def _canaries_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> bool:
         """Whether canaries are due, and something would be drafted."""
         level = self._ladder[state.position]
-        drafters = [other.drafter for other in (self._ladder if level.drafter is None else [level])]
+        drafters = [other.drafter for other in ([level] if level.drafts else self._ladder)]
         if all(drafter is None or why_missing(drafter, self._engine) for drafter in drafters):
             return False
         others = [signal for signal in signals if signal.cause is not Cause.QUALITY]

@@ -82,11 +82,11 @@ class RequestFeed(EngineObserver):
         if plan.strategy is not Strategy.LOCAL or request.peer is not None or outcome.failed_over:
             self._remote(request, outcome)
             return  # judged by another target, or made by another daemon: they say nothing about the ladder's drafts
-        if request.origin is not Origin.CLIENT or not counts.drafts or outcome.lowered or plan.drafter is None:
+        if request.origin is not Origin.CLIENT or not counts.drafts or outcome.lowered or (own := plan.drafter) is None:
             return  # a lowered request drafted at two levels: its sums belong to neither
         at, level, most = self._clock(), plan.level, plan.max_draft_tokens
         # Each drafter by its own sums: one says nothing about another that takes its place.
-        for drafter, drafter_counts in shared.items() or [(plan.drafter, counts)]:
+        for drafter, drafter_counts in shared.items() or [(own, counts)]:
             self._events.append(
                 FinishedRequest(at, request.arrival, level, most, drafter, request.workload, drafter_counts)
             )

@@ -232,11 +232,11 @@ def _is_neutral(scaling: Mapping[str, Any] | None) -> bool:
 def _write(part: dict[str, Any], ropes: Mapping[str, _Rope], architecture: Architecture) -> None:
     """Adds the keys of both versions to the part. Tables that the architecture reads itself stay unchanged."""
     main, nested, reads_tables = _main(ropes), "" not in ropes, "rope_parameters" in architecture.arguments
-    parameters = part.get("rope_parameters")
+    theta, parameters = main.theta, part.get("rope_parameters")
     if architecture.modules & _PER_LAYER:
         types = part.get("layer_types")
         if isinstance(parameters, Mapping) and not nested:
-            own = {"rope_theta": main.theta} | dict(parameters) if main.theta is not None else dict(parameters)
+            own = {"rope_theta": theta} | dict(parameters) if theta is not None else dict(parameters)
             part["rope_parameters"] = {
                 layer_type: dict(own) for layer_type in (types if isinstance(types, list) else (FULL, SLIDING))
             }
@@ -244,16 +244,16 @@ def _write(part: dict[str, Any], ropes: Mapping[str, _Rope], architecture: Archi
     scaling = dict(main.scaling) if main.scaling else None
     if reads_tables and (nested or not isinstance(parameters, Mapping)):
         own = {"rope_type": "default"} | (scaling or {})
-        own |= {"rope_theta": main.theta} if main.theta is not None else {}
+        own |= {"rope_theta": theta} if theta is not None else {}
         own |= {"partial_rotary_factor": main.partial} if main.partial is not None else {}
-        if isinstance(parameters, Mapping) or main.theta is not None:
+        if isinstance(parameters, Mapping) or theta is not None:
             part["rope_parameters"] = own
     elif reads_tables and scaling and isinstance(parameters, Mapping):
         part["rope_parameters"] = scaling | dict(parameters)
-    if main.theta is not None:
-        part.update(dict.fromkeys(_THETA, main.theta))
+    if theta is not None:
+        part.update(dict.fromkeys(_THETA, theta))
         if isinstance(inner := part.get("attn_config"), dict):
-            inner["rope_theta"] = main.theta
+            inner["rope_theta"] = theta
     if main.partial is not None:
         part.update(dict.fromkeys(_PARTIAL, main.partial))
         if "rotary_dim" in architecture.arguments and part.get("rotary_dim") is None and (size := head_size(part)):

@@ -90,7 +90,7 @@ class LeaderChannel:
         `start_seconds`. Raises RanksLost after a time limit."""
         if not self._all_ready:
             with self._changed:
-                self._changed.wait_for(lambda: self._lost is not None or self._all_ready)
+                self._changed.wait_for(lambda: self._is_lost or self._all_ready)
         self._check()
         self.records += 1
         self.record_bytes += len(record)
@@ -141,7 +141,7 @@ class LeaderChannel:
         before = receiver.records
         with self._changed:
             caught_up = self._changed.wait_for(
-                lambda: self._lost is not None or self.records - receiver.records <= self._backlog, self._timeout
+                lambda: self._is_lost or self.records - receiver.records <= self._backlog, self._timeout
             )
         if caught_up:
             return
@@ -153,7 +153,7 @@ class LeaderChannel:
     def _write(self, receiver: _Receiver, data: bytes) -> None:
         """Writes the whole frame within the time limit. The caller holds `writing`."""
         sock, rest, deadline = receiver.follower.sock, memoryview(data), time.monotonic() + self._timeout
-        while rest and self._lost is None:
+        while rest and not self._is_lost:
             try:
                 rest = rest[sock.send(rest) :]
                 continue
@@ -170,9 +170,13 @@ class LeaderChannel:
             waiting.poll(100)
         self._check()
 
+    @property
+    def _is_lost(self) -> bool:
+        return self._lost is not None
+
     def _check(self) -> None:
-        if self._lost is not None:
-            raise RanksLost(self._lost.loss, self._lost.message)
+        if (lost := self._lost) is not None:
+            raise RanksLost(lost.loss, lost.message)
 
     # on the channel's thread
 
@@ -185,7 +189,7 @@ class LeaderChannel:
 
     def _attend(self) -> None:
         pinged = 0.0
-        while self._lost is None and not self._closing:
+        while not (self._is_lost or self._closing):
             for key, _ in self._selector.select(min(self._ping, self._timeout / _LOOKS)):
                 self._read(key.data)
             now = time.monotonic()
@@ -266,7 +270,7 @@ class LeaderChannel:
 
     def _lose(self, loss: Loss, message: str) -> None:
         with self._changed:
-            if self._lost is not None or self._closing:
+            if self._is_lost or self._closing:
                 return
             self._lost = lost = RanksLost(loss, message)
             self._changed.notify_all()

@@ -106,7 +106,7 @@ class ServerSettings(Section):
 
     @model_validator(mode="after")
     def _tls_and_token(self) -> Self:
-        if self.tls_client_ca is not None and self.tls_cert is None:
+        if self.tls_client_ca is not None and not self.tls_cert:
             raise ConfigError("server.tls_client_ca", self.tls_client_ca, "only with server.tls_cert")
         check_listener("server", self.host, self.tls_cert, self.tls_key, token=self.token)
         return self

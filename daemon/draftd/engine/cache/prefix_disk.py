@@ -121,9 +121,9 @@ class PrefixDisk:
             trie = self._tries.get(key)
             path = trie.path(pack_tokens(tokens)) if trie is not None else []
             shared = sum(n for _, n in path)
-            lengths = {node.value: node.end for node, n in path if node.value is not None and n == len(node.edge)}
+            lengths = {value: node.end for node, n in path if (value := node.value) and n == len(node.edge)}
             if path:
-                longer = (node.value for node in TokenTrie.below(path[-1][0]) if node.value is not None)
+                longer = (value for node in TokenTrie.below(path[-1][0]) if (value := node.value) is not None)
                 lengths |= {file: min(shared, len(file.header.tokens)) for file in longer}
         chosen: list[PrefixPiece] = []
         while True:

@@ -179,7 +179,7 @@ class SegmentStore(PrefixStore):
         if sum(n for _, n in path) < LEAST:
             return []
         self._cache.mark_used(self, [node for node, _ in reversed(path)])
-        return [node.value.head(n) for node, n in path if node.value is not None]
+        return [value.head(n) for node, n in path if (value := node.value) is not None]
 
     def known_length(self, tokens: Sequence[int]) -> int:
         return sum(n for _, n in self._trie.path(pack_tokens(tokens)))
@@ -245,13 +245,13 @@ class SnapshotStore(PrefixStore):
 
     def find(self, tokens: Sequence[int], most: int) -> list[CachedPrefix]:
         for node, length in self._candidates(tokens[:most]):
-            if node.value is not None and (cut := node.value.cut(length)) is not None:
+            if (value := node.value) is not None and (cut := value.cut(length)) is not None:
                 self._cache.mark_used(self, [node])
                 return [cut]
         return []
 
     def known_length(self, tokens: Sequence[int]) -> int:
-        lengths = (n for node, n in self._candidates(tokens) if node.value is not None and node.value.least <= n)
+        lengths = (n for node, n in self._candidates(tokens) if (value := node.value) is not None and value.least <= n)
         return next(lengths, 0)
 
     def put(self, tokens: Sequence[int], value: CachedPrefix) -> None:
@@ -309,7 +309,7 @@ class SnapshotStore(PrefixStore):
         """Returns a node, from this one down, whose snapshot has exactly the first `length` tokens or can be cut to
         them."""
         for other in self._trie.below(node):
-            if other.value is not None and (other.end == length or other.value.least <= length):
+            if (value := other.value) is not None and (other.end == length or value.least <= length):
                 return other
         return None
 

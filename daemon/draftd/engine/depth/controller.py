@@ -136,9 +136,7 @@ class DepthControl:
         """Marks sequences whose plan's limit is below the best depth: drafting one more in all of them would give more
         tokens than it costs time."""
         bound = [
-            c
-            for c in estimate.candidates
-            if c.drafter is not None and drafts[c.index][:2] == (c.sequence.most, c.drafter)
+            c for c in estimate.candidates if c.has_draft_model and drafts[c.index][:2] == (c.sequence.most, c.drafter)
         ]
         width = max(best.depth, estimate.fixed_depth)
         wider = min(width + 1, len(estimate.draft_seconds) - 1)
@@ -238,7 +236,7 @@ class DepthControl:
     ) -> bool:
         estimate = self._estimate([*running, new], drafters)
         candidate = None if estimate is None else next((c for c in estimate.candidates if c.sequence is new), None)
-        if estimate is None or candidate is None or candidate.drafter is None:
+        if estimate is None or candidate is None or not candidate.has_draft_model:
             return False
         # The sequence's share of the gain if all drafts knew their texts. Its gain on top of the others' would be
         # zero while those stay parked, so each sequence would wait for the others.
@@ -250,7 +248,7 @@ class DepthControl:
         """Returns running sequences whose text their drafter should take in, because that pays or for a trial."""
         if estimate is None or best is None:
             return []
-        waiting = [c for c in estimate.candidates if c.drafter is not None and not c.ready]
+        waiting = [c for c in estimate.candidates if c.has_draft_model and not c.ready]
         if self._explorer.prefilling or not waiting:
             return self._explorer.prefilling
         hoped = estimate.best(if_ready=True)
@@ -265,7 +263,7 @@ class DepthControl:
 
     def catch_up(self, drafters: Mapping[DrafterName, Drafter], chunk: int) -> None:
         """Takes in a slice of the texts that are catching up, for about as long as a plain step takes."""
-        waiting = [sequence for sequence in self.catching_up if sequence.finish is None]
+        waiting = [sequence for sequence in self.catching_up if not sequence.ended]
         kind = _draft_model(waiting[0]) if waiting else None
         if kind is None or kind not in drafters:
             return
@@ -362,7 +360,7 @@ def _draft(c: DepthCandidate, best: BestDepths, trial: Trial | None) -> Sequence
         deeper = trial.depth if c.sequence in trial.sequences else 0
         return SequenceDraft(min(deeper, reach), c.weightless, DraftState.DRAFTING) if deeper else _park(c)
     depth, lookup = best.depth if trial is None else trial.depth, min(best.lookup, reach)
-    if c.drafter is None or not c.ready or (trial is not None and c.sequence not in trial.sequences):
+    if not c.has_draft_model or not c.ready or (trial is not None and c.sequence not in trial.sequences):
         depth = 0
     depth = min(depth, c.most)
     if lookup and c.lookup[lookup] > c.draft[depth]:
@@ -373,7 +371,7 @@ def _draft(c: DepthCandidate, best: BestDepths, trial: Trial | None) -> Sequence
 
 
 def _park(c: DepthCandidate) -> SequenceDraft:
-    able = c.drafter is not None or len(c.lookup) > 1
+    able = c.has_draft_model or len(c.lookup) > 1
     return SequenceDraft(state=DraftState.PARKED if able else DraftState.NONE)
 
 

@@ -39,6 +39,10 @@ class DepthCandidate:
     draft: Sequence[float] = (1.0,)
     lookup: Sequence[float] = (1.0,)
 
+    @property
+    def has_draft_model(self) -> bool:
+        return self.drafter is not None
+
     def tokens(self, depth: int, lookup: int = 0) -> float:
         """Returns the expected tokens of a step with these depths, by the better of the two drafters."""
         return max(self.draft[min(depth, self.most)], self.lookup[min(lookup, len(self.lookup) - 1)])
@@ -46,7 +50,7 @@ class DepthCandidate:
     def prefix_probabilities(self, depth: int, lookup: int) -> list[float]:
         """Returns, for each r from 0 to the number of drafted tokens, the probability that the first r are all
         accepted."""
-        draft = self.draft[: 1 + (min(depth, self.most) if self.drafter is not None else 0)]
+        draft = self.draft[: 1 + (min(depth, self.most) if self.has_draft_model else 0)]
         chosen = max(draft, self.lookup[: lookup + 1], key=lambda tokens: tokens[-1])
         return [1.0, *(more - less for less, more in pairwise(chosen))]
 
@@ -125,7 +129,7 @@ class StepEstimate:
     def best(self, *, if_ready: bool = False) -> BestDepths:
         """Returns the best depths for all candidates, 0 included; the smallest of equals. A sequence drafts less only
         if its plan or its remaining tokens require it. `if_ready`: as if the draft model had taken in all texts."""
-        drafting = [(c, c.drafter is not None and (c.ready or if_ready)) for c in self.candidates]
+        drafting = [(c, c.has_draft_model and (c.ready or if_ready)) for c in self.candidates]
         deepest = max((c.most for c, drafts in drafting if drafts), default=0)
         best: BestDepths | None = None
         for depth in range(deepest + 1):

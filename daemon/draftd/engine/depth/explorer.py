@@ -188,7 +188,7 @@ class Explorer:
     def _draft_at_all(self, estimate: StepEstimate, best: BestDepths) -> Trial | None:
         """Returns a trial of drafting when all sequences are parked, or None, possibly after scheduling a prefill for
         one."""
-        able = [c for c in estimate.candidates if c.drafter is not None and c.sequence.remaining > _LAST_TOKENS]
+        able = [c for c in estimate.candidates if c.has_draft_model and c.sequence.remaining > _LAST_TOKENS]
         if not able or not self._might_pay(estimate, best, able):
             return None
         self._idle += list({("draft", c.key): None for c in able})
@@ -256,7 +256,7 @@ class Explorer:
 
     def _neighbour(self, estimate: StepEstimate, best: BestDepths) -> Trial | None:
         """Returns a trial of one token more or less than the best depth, if that may plausibly be better."""
-        drafting = [c for c in estimate.candidates if c.drafter is not None and c.ready]
+        drafting = [c for c in estimate.candidates if c.has_draft_model and c.ready]
         first = drafting[0]
         assert first.drafter is not None
         for depth in (best.depth + 1, best.depth - 1):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import mlx.core as mx
 
-from draftd.core import FinishReason
 from draftd.engine.cache.base import pad_rows
 from draftd.engine.sampling.transforms import Sampling, one_hot
 
@@ -49,7 +48,7 @@ class Text:
     generator: random.Random = field(default_factory=random.Random)  # the source of unseeded sampling
     shares: bool = False  # whether it uses the prefix cache
     degraded: str = ""  # why drafting stopped for it; its drafter may have failed during a forward
-    finish: FinishReason | None = None
+    ended: bool = False
 
 
 DraftSequence: TypeAlias = "DecodeSequence | Text"

@@ -120,7 +120,7 @@ class DraftModel(Drafter):
         self.texts.drop(id(sequence))
         if id(sequence) in self._places:
             at = self._places[id(sequence)]
-            if trusted and sequence.shares and sequence.finish is not None:
+            if trusted and sequence.shares and sequence.ended:
                 self._roll_back()
                 self._store.keep(sequence.tokens, self._caches, at, self._caches.lengths[at])
             self._unsure.pop(id(sequence), None)

@@ -121,7 +121,7 @@ class RemoteDecoder:
     def collect(self, now: float) -> None:
         for message in self._link.take_messages():
             self._take(message, now)
-        going_on = [text for text in self._texts.values() if text.sequence.finish is None]
+        going_on = [text for text in self._texts.values() if not text.sequence.ended]
         for text in [text for text in going_on if text.due is not None and text.due < now]:
             why = "no verdict came within its deadline"
             self._link.count_late_verdict(why)
@@ -137,7 +137,7 @@ class RemoteDecoder:
             if (text := self._texts.get(-sequence.id)) is not None:
                 self._leave(text)
                 self._sum(text.counts)
-        self._waiting = deque(sequence for sequence in self._waiting if sequence.finish is None)
+        self._waiting = deque(sequence for sequence in self._waiting if not sequence.ended)
 
     # opening
 
@@ -203,7 +203,7 @@ class RemoteDecoder:
             self._verdict(text, message, now)
         elif isinstance(message, SequenceClosed):
             self._handle_close(text, message)
-        elif text is not None and text.sequence.finish is None:
+        elif text is not None and not text.sequence.ended:
             self._opened_there(text, message)
 
     def _handle_connection(self, message: LinkConnected | LinkLost) -> None:
@@ -212,7 +212,7 @@ class RemoteDecoder:
             self._session.use_connection(message.connection)
         else:
             self._session.connection = None
-        for text in [text for text in self._texts.values() if text.sequence.finish is None]:
+        for text in [text for text in self._texts.values() if not text.sequence.ended]:
             if isinstance(message, LinkConnected):
                 self._send_open(text)
             else:
@@ -227,7 +227,7 @@ class RemoteDecoder:
     def _handle_close(self, text: RemoteSequence | None, message: SequenceClosed) -> None:
         if text is not None and text.finished:
             text.finished = False  # it has said so, and will also confirm the `CloseSequence`
-        elif text is not None and text.sequence.finish is None:
+        elif text is not None and not text.sequence.ended:
             self._go_on(text, message.error or "the verifier closed it", message.retry_after)
         else:
             self._session.confirm(message.sequence)
@@ -238,7 +238,7 @@ class RemoteDecoder:
         self.status = replace(self.status, counts=counts, late_drafted=drafted, late_accepted=accepted)
 
     def _verdict(self, text: RemoteSequence | None, verdict: Verdict, now: float) -> None:
-        if text is None or text.sequence.finish is not None:
+        if text is None or text.sequence.ended:
             self._late(verdict)
             ended = text or self._session.closes.get(verdict.sequence)
             if ended is not None and verdict.known >= ended.end:
@@ -271,7 +271,7 @@ class RemoteDecoder:
         self._delivery.send_tokens(sequence, step, done, now, break_even, Verifier.REMOTE)
         text.counts.tokens += sequence.emitted - before
         text.last_verdict = now
-        if sequence.finish is not None:
+        if sequence.ended:
             return
         if verdict.finished in (FinishReason.STOP, FinishReason.LENGTH):
             sequence.end(verdict.finished)
@@ -354,7 +354,7 @@ class RemoteDecoder:
 
     def _renew(self, text: RemoteSequence) -> None:
         """Grants more before a grant is used up, if nothing else is due."""
-        if text.sequence.finish is not None or text.guess:
+        if text.sequence.ended or text.guess:
             return
         run = self._run(text)
         low = text.grant <= 0 if text.mode is RemoteMode.STEPS else 2 * text.grant <= run

@@ -100,7 +100,7 @@ class RemoteDrafting:
     def due(self, text: RemoteSequence) -> SequenceDraft | None:
         """Returns the draft that is due for the text now, or None."""
         sequence = text.sequence
-        if sequence.finish is not None or not sequence.speculates or text.empty_at == len(sequence.tokens):
+        if sequence.ended or not sequence.speculates or text.empty_at == len(sequence.tokens):
             return None
         most = text.depth + (sequence.guesses > 0)  # the guess includes the token that the verifier adds
         if text.mode is RemoteMode.STREAM:
