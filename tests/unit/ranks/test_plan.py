@@ -189,11 +189,11 @@ def test_joining_sets_variables_and_ends_a_process_that_hangs(tmp_path: Path) ->
     program = (
         "import os, sys, time; from draftd.ranks.environment import RankEnvironment\n"
         "from draftd.ranks.plan import plan_group\n"
-        "from draftd.models.blas import described, load_blas; from draftd.settings import DistributedSettings\n"
+        "from draftd.models.blas import describe_blas, load_blas; from draftd.settings import DistributedSettings\n"
         "environment = RankEnvironment.from_plan(plan_group(DistributedSettings(ranks=64), {}))\n"
         "with environment.enter(1, 1):\n"
         "    found = os.environ['MLX_RANK'], os.path.exists(os.environ['MLX_HOSTFILE'])\n"
-        "    print(*found, described(load_blas()), flush=True)\n"
+        "    print(*found, describe_blas(load_blas()), flush=True)\n"
         "    time.sleep(60)\n"
     )
     environ = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
