@@ -128,3 +128,62 @@ def keep_rows(groups: Groups, rows: Sequence[int]) -> list[tuple[Group | None, l
             new_rows[gap] = new_rows[moves[-1][1]]
         changes.append((group._replace(rows=tuple(new_rows[:count])) if count else None, moves))
     return changes
+
+
+#: By group, the slots to copy as (to, from); None for a group that is gone.
+Moves = list[list[tuple[int, int]] | None]
+
+
+class GroupSelections:
+    """The groups that remain when only some rows are kept, computed once for all layers with the same groups."""
+
+    def __init__(self) -> None:
+        self._rows: Sequence[int] = ()  # of the last selection, whose results by groups follow
+        self._selections: dict[Groups, tuple[Groups, Moves | None]] = {}
+
+    def select(self, groups: Groups, rows: Sequence[int]) -> tuple[Groups, Moves | None]:
+        """Returns the remaining groups, and the slots to copy, or None if all arrays stay as they are."""
+        if rows is not self._rows:
+            self._rows, self._selections = rows, {}
+        selection = self._selections.get(groups)
+        if selection is None:
+            changes = keep_rows(groups, rows)
+            moves = [None if group is None else moves for group, moves in changes]
+            same = all(move == [] for move in moves)
+            selection = tuple(group for group, _ in changes if group is not None), None if same else moves
+            self._selections[groups] = selection
+        return selection
+
+
+class Regrouping:
+    """Decides when rows change groups: if an array is too small, or too large for its remaining rows, or if other
+    groups would by now have saved twice the cost of copying rows."""
+
+    def __init__(self, grouping: Grouping) -> None:
+        self._grouping = grouping
+        self.changed = False  # whether rows have joined or left since the last choice
+        self._gain = self._lost = 0  # positions that better groups save in a forward; would have saved so far
+        self._copied = 0  # positions that better groups would have to copy
+
+    def choose(self, groups: Groups, stored: Sequence[int], width: int, apart: Collection[int]) -> Groups:
+        """Returns the groups for a forward of `width` tokens, the same ones unless a change is due. `stored`: positions
+        by row; `apart`: rows that lie alone."""
+        fits = self._grouping.fits
+        same = bool(groups) and not self.changed
+        if same and all(fits(group, max([stored[row] for row in group.rows]) + width) for group in groups):
+            self._lost += self._gain
+            if not self._gain or self._lost < 2 * self._copied:
+                return groups
+        ends = [n + width for n in stored]
+        best, by_rows = self._grouping.best(ends, apart), {frozenset(group.rows): group for group in groups}
+        admissible = bool(groups) and all(self._grouping.admissible(group, ends) for group in groups)
+        gain = max(0, self._grouping.cost(groups, ends) - self._grouping.cost(best, ends))
+        self.changed, self._gain = False, gain
+        self._copied = sum(stored[row] for group in best if frozenset(group.rows) not in by_rows for row in group.rows)
+        if admissible and (not gain or self._lost + gain < 2 * self._copied):
+            return groups
+        self._gain = self._lost = 0
+        of_these = (by_rows.get(frozenset(group.rows), group) for group in best)
+        return tuple(
+            old if self._grouping.admissible(old, ends) else new for old, new in zip(of_these, best, strict=True)
+        )

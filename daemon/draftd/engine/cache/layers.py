@@ -115,7 +115,7 @@ class BatchedAttention:
     def select(self, rows: Sequence[int]) -> None:
         if not self.parts:
             return
-        self.groups, moves = self.window.select_groups(self.groups, rows)
+        self.groups, moves = self.window.selections.select(self.groups, rows)
         if moves is not None:
             parts = zip(self.parts, moves, strict=True)
             self.parts = [_move_slots(part, own) for part, own in parts if own is not None]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.groups import Grouping, Groups, alone, join_groups, keep_rows
+from draftd.engine.cache.groups import Grouping, Groups, GroupSelections, Regrouping, alone, join_groups
 from draftd.models.mlx_lm import create_attention_mask
 
 _LEAST_ROOM = 64  # positions between two moves; a quarter of the window if that is more
@@ -36,10 +36,6 @@ class ForwardReads(NamedTuple):
     whole: GroupRead | None  # the only group, if it has all rows in order
 
 
-#: By group, the slots to copy as (to, from); None for a group that is gone.
-Moves = list[list[tuple[int, int]] | None]
-
-
 class AttentionWindow:
     """The place of each sequence in the arrays of all layers with this window, and the ranges that a forward reads and
     writes.
@@ -58,13 +54,10 @@ class AttentionWindow:
         self.stored: list[int] = []  # by row: positions kept when this forward began
         self.first = self.end = 0  # this forward reads from `first` to before `end`
         self._grouping = Grouping(call_cost, self.most)
+        self._regrouping = Regrouping(self._grouping)
         self._width = 0
-        self._changed = False  # whether rows have joined or left since the last forward
-        self._gain = self._lost = 0  # positions that better groups save in a forward; would have saved so far
-        self._copied = 0  # positions that better groups would have to copy
         self._reads: list[tuple[Groups, ForwardReads]] = []  # the groups and reads of this forward
-        self._selected: Sequence[int] = ()  # the rows of the last selection, and its results by groups
-        self._selections: dict[Groups, tuple[Groups, Moves | None]] = {}
+        self.selections = GroupSelections()
         self._queries: mx.array | None = None
 
     def begin(self, lengths: Sequence[int], width: int) -> list[int]:
@@ -81,7 +74,7 @@ class AttentionWindow:
         if self._apart:
             self._apart = {row: forwards - 1 for row, forwards in self._apart.items() if forwards > 1}
         self._reads, self._queries = [], None
-        self._regroup(width)
+        self.groups = self._regrouping.choose(self.groups, self.stored, width, self._apart)
         return moves
 
     def settle(self, lengths: Sequence[int]) -> list[int]:
@@ -137,32 +130,18 @@ class AttentionWindow:
     def join(self, joining: AttentionWindow) -> None:
         self.groups = join_groups(self.groups, len(self.starts), joining.groups)
         self._apart |= {len(self.starts) + row: forwards for row, forwards in joining._apart.items()}
-        self.starts, self._changed = self.starts + joining.starts, True
+        self.starts, self._regrouping.changed = self.starts + joining.starts, True
 
     def select(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         """Keeps these rows, whose lengths in tokens are `lengths`."""
         self.starts = [self.starts[i] for i in rows]
         if self._apart:
             self._apart = {new: self._apart[old] for new, old in enumerate(rows) if old in self._apart}
-        self.groups, _ = self.select_groups(self.groups, rows)
+        self.groups, _ = self.selections.select(self.groups, rows)
         self.stored = [length - start for length, start in zip(lengths, self.starts, strict=True)]
-        self._changed = True
+        self._regrouping.changed = True
         if self.wasteful(self.groups):
-            self._regroup(1)
-
-    def select_groups(self, groups: Groups, rows: Sequence[int]) -> tuple[Groups, Moves | None]:
-        """Returns the groups after only these rows are kept, and the slots to copy, or None if all arrays stay as they
-        are. Computed once for all layers with the same groups."""
-        if rows is not self._selected:
-            self._selected, self._selections = rows, {}
-        selection = self._selections.get(groups)
-        if selection is None:
-            changes = keep_rows(groups, rows)
-            moves = [None if group is None else moves for group, moves in changes]
-            same = all(move == [] for move in moves)
-            selection = tuple(group for group, _ in changes if group is not None), None if same else moves
-            self._selections[groups] = selection
-        return selection
+            self.groups = self._regrouping.choose(self.groups, self.stored, 1, self._apart)
 
     def wasteful(self, groups: Groups) -> bool:
         """Whether the groups' arrays use more memory than their sequences may."""
@@ -171,29 +150,6 @@ class AttentionWindow:
     def fits(self, groups: Groups) -> bool:
         """Whether this forward can write to arrays of these groups."""
         return all(max([self.stored[row] for row in group.rows]) + self._width <= group.capacity for group in groups)
-
-    def _regroup(self, width: int) -> None:
-        """Chooses new groups if an array is too small, or too large for its remaining rows, or if other groups would by
-        now have saved twice the cost of copying rows."""
-        fits, stored = self._grouping.fits, self.stored
-        same = bool(self.groups) and not self._changed
-        if same and all(fits(group, max([stored[row] for row in group.rows]) + width) for group in self.groups):
-            self._lost += self._gain
-            if not self._gain or self._lost < 2 * self._copied:
-                return
-        ends = [n + width for n in stored]
-        best, by_rows = self._grouping.best(ends, self._apart), {frozenset(group.rows): group for group in self.groups}
-        admissible = bool(self.groups) and all(self._grouping.admissible(group, ends) for group in self.groups)
-        gain = max(0, self._grouping.cost(self.groups, ends) - self._grouping.cost(best, ends))
-        self._changed, self._gain = False, gain
-        self._copied = sum(stored[row] for group in best if frozenset(group.rows) not in by_rows for row in group.rows)
-        if admissible and (not gain or self._lost + gain < 2 * self._copied):
-            return
-        of_these = (by_rows.get(frozenset(group.rows), group) for group in best)
-        self.groups = tuple(
-            old if self._grouping.admissible(old, ends) else new for old, new in zip(of_these, best, strict=True)
-        )
-        self._gain = self._lost = 0
 
     # called by layers during a forward
 
