@@ -92,6 +92,15 @@ class InboxContents:
     drain_until: float
 
 
+class _Load(NamedTuple):
+    """The engine's load, as it last reported. `active`: clients' running requests; `own`: the daemon's own requests,
+    running or waiting; `seconds_per_request`: a moving average, for the retry delay."""
+
+    active: int = 0
+    own: int = 0
+    seconds_per_request: float = 1.0
+
+
 class Inbox:
     """Any thread adds to it; the engine thread takes from it, and reports its counts of requests."""
 
@@ -107,8 +116,7 @@ class Inbox:
         self._ready = self._closing = self._woken = False
         self._close_seen = False  # whether `take` has returned since the closing
         self._drain_until = 0.0
-        self._active = self._own = 0  # that the engine has: clients' running requests, the daemon's own
-        self._seconds_per_request = 1.0  # moving average, for the retry delay
+        self._load = _Load()
 
     # any thread
 
@@ -120,7 +128,7 @@ class Inbox:
         own = first.origin is not Origin.CLIENT
         with self._wake:
             self._check_open()
-            if own and self._own + self._own_arrived >= _MOST_OWN:
+            if own and self._load.own + self._own_arrived >= _MOST_OWN:
                 raise QueueFull(
                     f"{_MOST_OWN} of the daemon's own requests are active, which is the limit", retry_after=1.0
                 )
@@ -172,14 +180,14 @@ class Inbox:
     def counts(self) -> tuple[int, int]:
         """The numbers of clients' running and waiting requests."""
         with self._wake:
-            return self._active, len(self._waiting) + len(self._arrived)
+            return self._load.active, len(self._waiting) + len(self._arrived)
 
     def _check_room(self, client: str, places: int) -> None:
         if places > self._capacity:
             raise InvalidRequest("n", places, f"1 to {self._capacity}, as many requests as may wait")
         queued = len(self._waiting) + len(self._arrived)
         free = self._capacity - queued
-        wait = min(max(self._seconds_per_request * (queued + self._active) / self._max_batch, 0.1), 30.0)
+        wait = min(max(self._load.seconds_per_request * (queued + self._load.active) / self._max_batch, 0.1), 30.0)
         if free < places or len(self._gathered) >= _MOST_GATHERED:
             more = f", and {places} more came" if places > 1 else ""
             raise QueueFull(f"{queued} requests are waiting{more}; at most {self._capacity} may", retry_after=wait)
@@ -215,7 +223,7 @@ class Inbox:
                 return None
             contents = InboxContents(self._gathered, self._endings, self._closing, self._drain_until)
             self._waiting |= self._arrived
-            self._own += self._own_arrived
+            self._load = self._load._replace(own=self._load.own + self._own_arrived)
             self._empty()
             return contents
 
@@ -229,8 +237,7 @@ class Inbox:
         """Stores the engine's counts: clients' running and waiting requests, and the daemon's own in either state."""
         with self._wake:
             self._waiting = {request.id: request.client for request in waiting if request.id not in self._endings}
-            self._active, self._own = active, own
-            self._seconds_per_request = seconds_per_request
+            self._load = _Load(active, own, seconds_per_request)
 
     def shut(self, error: Exception) -> list[Arrival]:
         """Closes the inbox for good; fails the commands that were not taken, and returns the requests that were not."""

@@ -68,7 +68,7 @@ def test_own_requests_are_bounded_and_take_no_clients_place(running):
     runs = engine.ask(probe)
     engine.begun(runs)
     waiting = [engine.ask(own(Origin.PROBE)) for _ in range(14)]
-    until(lambda: engine.worker._inbox._own == 15)
+    until(lambda: engine.worker._inbox._load.own == 15)
     assert (engine.worker.status().active, engine.worker.status().queued) == (0, 0)
     waiting += [engine.ask(request(PROMPT, autoregressive())) for _ in range(2)]
     until(lambda: engine.worker.status().queued == 2)
@@ -80,5 +80,5 @@ def test_own_requests_are_bounded_and_take_no_clients_place(running):
     assert not any(sink.outcome for sink in waiting)
     engine.worker.cancel(probe.id)
     engine.ended(runs, *waiting)
-    until(lambda: engine.worker._inbox._own == 0)
+    until(lambda: engine.worker._inbox._load.own == 0)
     engine.answer(own(Origin.PROBE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections import deque
@@ -15,6 +16,42 @@ from draftd.engine.remote.verifier_link import Proposal, SequenceOpened, Verdict
 
 _MOST_GUESSED = 256  # tokens: enough for 16 steps of 16 on their way
 _RECENT = 0.25  # weight of the latest delay between a verdict and the next step
+
+
+class _StepTimes:
+    """When a peer's steps arrive: how long they wait here, and how soon they follow a verdict."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._arrived = deque[tuple[int, float]]()  # pending steps: their end in the text, and their arrival
+        self._told_at: float | None = None  # time of the last verdict, if no step has come since
+        self._answers = 0.0  # recent seconds from a verdict to the next step
+
+    @property
+    def expected(self) -> float:
+        """The likely time of the next step."""
+        return math.inf if self._told_at is None else self._told_at + self._answers
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the oldest pending step has waited; 0 without one."""
+        return self._clock() - self._arrived[0][1] if self._arrived else 0.0
+
+    def answer(self) -> None:
+        """Notes that the peer has answered the last verdict."""
+        if self._told_at is not None:
+            took, self._told_at = self._clock() - self._told_at, None
+            self._answers += _RECENT * (took - self._answers) if self._answers else took
+
+    def add(self, end: int) -> None:
+        """Adds a step that ends at position `end` of the text."""
+        self._arrived.append((end, self._clock()))
+
+    def tell(self, decided: int) -> None:
+        """Notes a verdict, and drops the steps that end within the `decided` tokens."""
+        self._told_at = self._clock()
+        while self._arrived and self._arrived[0][0] <= decided:
+            self._arrived.popleft()
 
 
 class PeerSequence:
@@ -34,18 +71,15 @@ class PeerSequence:
         each step of the target; must neither block nor raise. `wake`: called on the offering thread when an accepted
         step gives the engine work. `deepest`: the most guessed tokens in a step. `readable`: whether the peer reads its
         messages; nothing is due while it does not."""
-        self._sequence, self._tell, self._wake, self._clock = sequence, tell, wake, clock
+        self._sequence, self._tell, self._wake, self._times = sequence, tell, wake, _StepTimes(clock)
         self._deepest, self._readable = deepest, readable
         self._lock = threading.Lock()
         self._guess = Guess(list(tokens))
         self.granted = 0  # tokens that may be decoded without a proposal
         self._last: Proposal | None = None  # the last step since the last verdict
         self._ended = False
-        self._arrived = deque[tuple[int, float]]()  # pending steps: their end in the text, and their arrival
         self._drafting = 0  # guessed tokens in the running forward
         self._queued = 0.0  # seconds that the oldest of these steps waited
-        self._told_at: float | None = None  # time of the last verdict, if no step has come since
-        self._answers = 0.0  # recent seconds from a verdict to the next step
         self.stale = 0  # steps that contradicted the text
         self.wasted = 0  # guessed tokens that were dropped unverified
 
@@ -75,7 +109,7 @@ class PeerSequence:
 
     @property
     def expected(self) -> float:
-        return math.inf if self._told_at is None else self._told_at + self._answers
+        return self._times.expected
 
     def guess(self, tokens: Sequence[int], most: int) -> Sequence[int]:
         """Returns the guessed tokens for the forward that starts now."""
@@ -83,7 +117,7 @@ class PeerSequence:
             assert len(tokens) == self._guess.decided, "the engine has told of all its steps"
             pending = self._guess.pending[: min(most, self._deepest)]
             self._drafting = len(pending)
-            self._queued = self._clock() - self._arrived[0][1] if pending and self._arrived else 0.0
+            self._queued = self._times.waited if pending else 0.0
         return pending
 
     def report_step(self, tokens: Sequence[int], accepted: int, drafted: int, **figures: Unpack[StepFigures]) -> None:
@@ -97,9 +131,8 @@ class PeerSequence:
                 self.wasted += max(0, before - max(drafted, agreed))
             if not drafted:
                 self.granted = max(0, self.granted - len(tokens))
-            self._drafting, self._last, self._told_at = 0, None, self._clock()
-            while self._arrived and (not self._guess or self._arrived[0][0] <= self._guess.decided):
-                self._arrived.popleft()
+            self._drafting, self._last = 0, None
+            self._times.tell(self._guess.decided if self._guess else sys.maxsize)
             if verdict.finished is not None:
                 self._ended, self.granted = True, 0
                 self.wasted += self._guess.cut()
@@ -116,10 +149,8 @@ class PeerSequence:
         if dropped is None:
             return False
         self._last, self.granted = step, step.run
-        if self._told_at is not None:
-            took, self._told_at = self._clock() - self._told_at, None
-            self._answers += _RECENT * (took - self._answers) if self._answers else took
+        self._times.answer()
         if dropped or len(self._guess) > before:
             self.wasted += min(dropped, max(0, before - self._drafting)) + self._guess.cut(_MOST_GUESSED)
-            self._arrived.append((len(self._guess.tokens), self._clock()))
+            self._times.add(len(self._guess.tokens))
         return True

@@ -58,6 +58,41 @@ _MOST_SHOWN = 20  # the most alerts that an answer lists
 Notices = Callable[[Sequence[Notice]], list[Applied]]
 
 
+class _SenderLimits:
+    """Limits on senders: one rate for known and one for unknown ones, and each signature is accepted once."""
+
+    def __init__(self, settings: WebhookSettings) -> None:
+        rate = settings.max_per_second  # bursts of up to one second's allowance, at least 1
+        self._proven, self._unproven = TokenBucket(rate, max(1.0, rate)), TokenBucket(rate, max(1.0, rate))
+        self.replay_guard = ReplayGuard(2 * settings.replay_seconds)
+
+    def check(self) -> None:
+        """Raises NotificationRefused if no known sender may send now."""
+        if wait := self._proven.wait():
+            raise _too_many(wait)
+
+    def admit(self) -> None:
+        """Counts a known sender's request. Raises NotificationRefused if there are too many."""
+        if wait := self._proven.take():
+            raise _too_many(wait)
+
+    def count_unknown(self, refused: NotificationRefused) -> None:
+        """Counts a refused sender. Raises NotificationRefused if there are too many."""
+        if refused.status == 401 and (wait := self._unproven.take()):
+            raise NotificationRefused(
+                429, refused.result, "too many requests without credentials", retry_after=wait
+            ) from None
+
+    def check_signature(self, claim: UnprovenSignature) -> None:
+        """Raises NotificationRefused if the signature was used, or cannot be remembered."""
+        if claim.signature in self.replay_guard:
+            raise NotificationRefused(
+                401, NotificationResult.REPLAYED, "the signature has been used: each is accepted once"
+            )
+        if wait := self.replay_guard.wait():
+            raise NotificationRefused(503, NotificationResult.BUSY, "too many signatures to remember", retry_after=wait)
+
+
 class WebhookListener:
     """Listens for notifications. `notices` takes the alerts; it raises QueueFull or NotServing if it cannot take them
     soon. `unsaved`: why they are not on disk; empty if they are. `instance`: this daemon's name in alerts, empty while
@@ -79,9 +114,7 @@ class WebhookListener:
         self._instance, self._unsaved, self._wall = instance, unsaved, wall
         self._body_seconds, self._request_seconds = body_seconds, request_seconds
         self._authentication = _authentication(settings)
-        self._replay_guard = ReplayGuard(2 * settings.replay_seconds)
-        rate = settings.max_per_second  # bursts of up to one second's allowance, at least 1
-        self._proven, self._unproven = TokenBucket(rate, max(1.0, rate)), TokenBucket(rate, max(1.0, rate))
+        self._senders = _SenderLimits(settings)
         self._log = RateLimitedLog(log)
         # One at a time, so that notifications act in the order of arrival.
         self._acting = ThreadPoolExecutor(1, thread_name_prefix="draftd-webhook-acting")
@@ -177,16 +210,13 @@ class WebhookListener:
             body, claim = await self._authenticate(request)
         except NotificationRefused as refused:
             # Unknown senders have their own allowance, so they cannot use up that of known ones.
-            if refused.status == 401 and (wait := self._unproven.take()):
-                raise NotificationRefused(
-                    429, refused.result, "too many requests without credentials", retry_after=wait
-                ) from None
+            self._senders.count_unknown(refused)
             raise
         try:
             return await self._act(body)
         except NotificationRefused as refused:
             if claim is not None and refused.status >= 500:  # its sender may retry within the same second
-                self._replay_guard.pop(claim.signature, None)
+                self._senders.replay_guard.pop(claim.signature, None)
             raise
 
     async def _authenticate(self, request: web.BaseRequest) -> tuple[bytes, UnprovenSignature | None]:
@@ -195,27 +225,19 @@ class WebhookListener:
         claim = self._authentication.claim(request.headers, self._wall())
         if claim is None:
             self._admit(request)
-        elif wait := self._proven.wait():  # a genuine sender would be refused too
-            raise _too_many(wait)
+        else:
+            self._senders.check()  # a genuine sender would be refused too
         body = await self._body(request)
         if claim is not None:
             self._authentication.prove(claim, body)
-            if claim.signature in self._replay_guard:
-                raise NotificationRefused(
-                    401, NotificationResult.REPLAYED, "the signature has been used: each is accepted once"
-                )
-            if wait := self._replay_guard.wait():
-                raise NotificationRefused(
-                    503, NotificationResult.BUSY, "too many signatures to remember", retry_after=wait
-                )
+            self._senders.check_signature(claim)
             self._admit(request)
-            self._replay_guard.add(claim.signature)
+            self._senders.replay_guard.add(claim.signature)
         return body, claim
 
     def _admit(self, request: web.BaseRequest) -> None:
         """Raises NotificationRefused if a known sender sends too much."""
-        if wait := self._proven.take():
-            raise _too_many(wait)
+        self._senders.admit()
         connection_of(request).prove()
 
     async def _body(self, request: web.BaseRequest) -> bytes:

@@ -201,7 +201,7 @@ def test_webhook_limits_rates_before_it_reads_a_body(by: str) -> None:
 def test_where_no_more_signatures_can_be_remembered_they_wait_and_none_is_forgotten() -> None:
     bodies = [notification(alert(step=str(number))) for number in range(2)]
     with Webhook() as webhook:
-        webhook.listener._replay_guard = ReplayGuard(600.0, capacity=1)
+        webhook.listener._senders.replay_guard = ReplayGuard(600.0, capacity=1)
         first = signed(bodies[0])
         assert webhook.send(bodies[0], first).status == 200
         answered = webhook.send(bodies[1], signed(bodies[1]))
