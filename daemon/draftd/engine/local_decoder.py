@@ -68,7 +68,6 @@ class LocalDecoder:
         self._observer, self._clock, self._cancelled, self._timer = observer, clock, cancelled, timer
         self._shares = FairShare(limits.part_of_peer, clock)
         self.prefilling = Prefilling(
-            target,
             self._steps,
             self.drafting,
             self.delivery,

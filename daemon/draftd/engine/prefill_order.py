@@ -252,7 +252,7 @@ class SlicePlanner:
     """Plans slices, and learns from the time that they take. None as a drafter stands for the target."""
 
     def __init__(self, chunk: int, slice_seconds: float) -> None:
-        self._chunk, self._slice_seconds = chunk, slice_seconds
+        self.chunk, self._slice_seconds = chunk, slice_seconds
         self._whole = SliceRate(chunk, slice_seconds)  # of prompts that were prefilled in one forward
         self._first: dict[DrafterName | None, SliceRate] = {}  # of prompts' first slices
         self._own = WeakKeyDictionary[PendingPrompt, dict[DrafterName | None, SliceRate]]()
@@ -266,7 +266,7 @@ class SlicePlanner:
         prompt = next_prompt(prompts)
         rate = self.rate(prompt, None)
         if prompt.sequence.of_peer:
-            if step_seconds is None and prompt.left > self._chunk // _CHUNKS:
+            if step_seconds is None and prompt.left > self.chunk // _CHUNKS:
                 step_seconds = _PEERS_STEP  # a client that comes meanwhile is to wait no longer than if it ran
         elif step_seconds is not None and self._fits_whole(prompt, seconds_left):
             step_seconds = math.inf
@@ -302,14 +302,14 @@ class SlicePlanner:
     def learn(self, done: PromptSlice, tokens: int, seconds: float, *, whole: bool) -> None:
         """Takes in how long the target took for so many tokens. `whole`: they and a cached prefix were the whole
         prompts."""
-        if tokens >= min(LEAST_SLICE, self._chunk) and (whole or done.step_seconds is not None):
+        if tokens >= min(LEAST_SLICE, self.chunk) and (whole or done.step_seconds is not None):
             (self._whole if whole else self.rate(done.prompts[0], None)).learn(tokens, seconds)
 
     def rate(self, prompt: PendingPrompt, drafter: DrafterName | None) -> SliceRate:
         """A prompt's own rate: the more of it is prefilled, the longer a token of the rest takes."""
         rates = self._own.setdefault(prompt, {})
         if drafter not in rates:
-            rates[drafter] = SliceRate(self._chunk, self._slice_seconds, self._first_rate(drafter))
+            rates[drafter] = SliceRate(self.chunk, self._slice_seconds, self._first_rate(drafter))
         return rates[drafter]
 
     def _fits_whole(self, prompt: PendingPrompt, seconds_left: float) -> bool:
@@ -319,4 +319,4 @@ class SlicePlanner:
         return any(rate.fits(prompt.uncached, seconds) for rate in (self._whole, self._first_rate(None)))
 
     def _first_rate(self, drafter: DrafterName | None) -> SliceRate:
-        return self._first.setdefault(drafter, SliceRate(self._chunk, self._slice_seconds))
+        return self._first.setdefault(drafter, SliceRate(self.chunk, self._slice_seconds))

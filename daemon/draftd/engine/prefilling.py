@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from draftd.core import DrafterName, FinishReason, Origin
 from draftd.engine.delivery import Delivery
@@ -27,11 +28,41 @@ from draftd.engine.prefill_order import (
 )
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, EntryResult, PlanEntry, SequenceStep
-from draftd.engine.targets.base import PlanNumbers, SequenceOptions, Target
+from draftd.engine.targets.base import PlanNumbers, SequenceOptions
 
 _log = logging.getLogger(__name__)
 
 _LONG = 256  # tokens: to copy so many into the running sequences' caches takes about as long as a slice
+
+
+class Clocks(NamedTuple):
+    """`now`: for times of requests; `timer`: for the seconds of steps and slices."""
+
+    now: Callable[[], float]
+    timer: Callable[[], float]
+
+
+class _WaitingLine:
+    """The sequences of which nothing has been prefilled. `overtaken`: how often the first was, for lack of memory;
+    `held_back`: sequences that only wait for memory."""
+
+    def __init__(self) -> None:
+        self.sequences: deque[DecodeSequence] = deque()
+        self.overtaken = self.held_back = 0
+
+    def add(self, sequence: DecodeSequence) -> None:
+        """Inserts a sequence behind those of the same priority, before those of a higher number."""
+        after, priority = len(self.sequences), sequence.request.priority
+        while after and self.sequences[after - 1].request.priority > priority:
+            after -= 1
+        self.sequences.insert(after, sequence)
+
+    def note(self, order: BeginOrder) -> None:
+        """Takes over how often the first was overtaken, and how many wait for memory; logs a change of that."""
+        self.overtaken = order.overtaken
+        if bool(order.held_back) != bool(self.held_back):
+            _log.info("requests wait for memory" if order.held_back else "no request waits for memory any more")
+        self.held_back = order.held_back
 
 
 class Prefilling:
@@ -39,7 +70,6 @@ class Prefilling:
 
     def __init__(
         self,
-        target: Target,
         steps: PlanNumbers,
         drafting: DraftDispatch,
         delivery: Delivery,
@@ -55,24 +85,26 @@ class Prefilling:
         """`timer`: times slices. `drafted_for`: whether a sequence that is ready to join, by itself or with others, is
         worth prefilling in its drafter's caches first. `fits`: whether there is memory for a sequence beside those that
         are being prefilled. `shares`: says when prompts of peers wait, and is charged for prompts."""
-        self._target, self._steps, self._drafting, self._delivery = target, steps, drafting, delivery
+        self._steps, self._drafting, self._delivery = steps, drafting, delivery
         self._drafted_for, self._fits, self._shares = drafted_for, fits, shares
-        self._clock, self._timer, self._cancelled = clock, timer, cancelled
+        self._clocks, self._cancelled = Clocks(clock, timer), cancelled
         self.drain_until = math.inf  # by the clock: no slice is to last beyond it
-        self._chunk = limits.prefill_chunk
-        self._planner = SlicePlanner(self._chunk, limits.prefill_slice_seconds)
-        self._waiting: deque[DecodeSequence] = deque()
+        self._planner = SlicePlanner(limits.prefill_chunk, limits.prefill_slice_seconds)
+        self._line = _WaitingLine()
         self._prompts: list[PendingPrompt] = []  # in the order in which they came
         self._ready: list[DecodeSequence] = []  # to join after the step
-        self._overtaken = 0  # times that the first waiting sequence was, for lack of memory
         self.joined_long = False  # whether a long one has joined since the last step
-        self.held_back = 0  # sequences that only wait for memory
         self.prefilled_tokens = 0  # by the target, since it started
 
     @property
     def waiting(self) -> list[DecodeSequence]:
         """The sequences of which nothing has been prefilled."""
-        return list(self._waiting)
+        return list(self._line.sequences)
+
+    @property
+    def held_back(self) -> int:
+        """The number of sequences that only wait for memory."""
+        return self._line.held_back
 
     @property
     def prefilling(self) -> list[DecodeSequence]:
@@ -81,7 +113,7 @@ class Prefilling:
 
     @property
     def sequences(self) -> list[DecodeSequence]:
-        return [*self.prefilling, *self._waiting]
+        return [*self.prefilling, *self._line.sequences]
 
     @property
     def progress(self) -> tuple[PromptProgress, ...]:
@@ -112,17 +144,13 @@ class Prefilling:
         """The number of sequences without a token, of those that there is `room` for, that one forward can prefill
         whole."""
         prompts = self._in_turn
-        waiting = (sequence for sequence in self._waiting if not self._shares.holds(sequence))
+        waiting = (sequence for sequence in self._line.sequences if not self._shares.holds(sequence))
         left = [prompt.left for prompt in prompts if not prompt.done]
         left += [len(sequence.tokens) for sequence in islice(waiting, max(0, room - len(prompts)))]
-        return sum(tokens <= self._chunk for tokens in left)
+        return sum(tokens <= self._planner.chunk for tokens in left)
 
     def add(self, sequence: DecodeSequence) -> None:
-        """Inserts a sequence behind those of the same priority, before those of a higher number."""
-        after, priority = len(self._waiting), sequence.request.priority
-        while after and self._waiting[after - 1].request.priority > priority:
-            after -= 1
-        self._waiting.insert(after, sequence)
+        self._line.add(sequence)
         for prompt in self._prompts:
             prompt.compare(sequence)
 
@@ -151,7 +179,7 @@ class Prefilling:
         """Prefills a sequence that ran, alone and at once. Returns whether it runs again; it ends if it fails here."""
         prompt = PendingPrompt(sequence)
         try:
-            while not sequence.ended and not self._prefill([prompt], self._chunk):
+            while not sequence.ended and not self._prefill([prompt], self._planner.chunk):
                 pass
         except Exception as error:
             sequence.end(FinishReason.ERROR, f"decoding failed: {error}")
@@ -162,7 +190,7 @@ class Prefilling:
 
     def restart(self) -> None:
         """Prefills all prompts again, as the caches are lost."""
-        self._waiting.extendleft(reversed(self.prefilling))
+        self._line.sequences.extendleft(reversed(self.prefilling))
         self._prompts, self._ready = [], []
 
     def reap(self) -> None:
@@ -172,23 +200,23 @@ class Prefilling:
             self._close(sequence)
         if ended:
             self._prompts = [prompt for prompt in self._prompts if prompt.sequence not in ended]
-            self._waiting = deque(sequence for sequence in self._waiting if sequence not in ended)
+            self._line.sequences = deque(sequence for sequence in self._line.sequences if sequence not in ended)
 
     def _close(self, sequence: DecodeSequence) -> None:
         self._keep(sequence)
-        self._target.close([sequence.id])
+        self._steps.target.close([sequence.id])
 
     def _keep(self, sequence: DecodeSequence) -> None:
         """Keeps the prefilled text for requests that begin alike."""
         if sequence.shares:
-            self._target.keep(sequence.id, len(sequence.tokens))
+            self._steps.target.keep(sequence.id, len(sequence.tokens))
 
     def _begin_waiting(self, room: int, *, running: bool) -> None:
         prompts = self._in_turn
         left = [prompt.left for prompt in prompts]
-        order = BeginOrder(left, room, self._chunk, running=running, overtaken=self._overtaken)
+        order = BeginOrder(left, room, self._planner.chunk, running=running, overtaken=self._line.overtaken)
         awaiting = {sequence for prompt in prompts for sequence in prompt.waiting}
-        for sequence in list(self._waiting):
+        for sequence in list(self._line.sequences):
             if order.closed:
                 break
             if sequence.reads_prefix or sequence in awaiting or self._shares.holds(sequence):
@@ -198,23 +226,22 @@ class Prefilling:
             if not self._fits(sequence, self.prefilling):
                 order.held_back += 1
                 continue
-            order.begin(tokens, first=sequence is self._waiting[0])
-            self._waiting.remove(sequence)
+            order.begin(tokens, first=sequence is self._line.sequences[0])
+            self._line.sequences.remove(sequence)
             awaiting.update(self._begin(sequence).waiting)
-        self._overtaken = order.overtaken
-        if bool(order.held_back) != bool(self.held_back):
-            _log.info("requests wait for memory" if order.held_back else "no request waits for memory any more")
-        self.held_back = order.held_back
+        self._line.note(order)
 
     def _begin(self, sequence: DecodeSequence) -> PendingPrompt:
         if not sequence.emitted:  # else another target began it
-            sequence.stats.scheduled = self._clock()
+            sequence.stats.scheduled = self._clocks.now()
         drafter = sequence.drafter
         if drafter is not None and drafter not in self._drafting.offered:
             sequence.degrade(f"the {drafter.replace('_', ' ')} is not loaded")
             sequence.take_proposals()
-        prompt = PendingPrompt(sequence, self._target.cached_prefix(sequence.tokens[:-1]) if sequence.shares else None)
-        for other in self._waiting:
+        prompt = PendingPrompt(
+            sequence, self._steps.target.cached_prefix(sequence.tokens[:-1]) if sequence.shares else None
+        )
+        for other in self._line.sequences:
             prompt.compare(other)
         self._prompts.append(prompt)
         return prompt
@@ -222,14 +249,14 @@ class Prefilling:
     # slices
 
     def _run_slices(self, step_seconds: float | None) -> None:
-        began, seconds_left = self._timer(), max(0.0, self.drain_until - self._clock())
+        began, seconds_left = self._clocks.timer(), max(0.0, self.drain_until - self._clocks.now())
         planned: PromptSlice | None = self._planner.first(self._candidates, step_seconds, seconds_left)
         while planned is not None:
             current = self._open_shared(planned)
             rest = current.tokens - current.left
             self._run_slice(current)
             planned = self._planner.following(
-                self._candidates, current.step_seconds, rest, seconds=self._timer() - began
+                self._candidates, current.step_seconds, rest, seconds=self._clocks.timer() - began
             )
 
     @property
@@ -259,21 +286,21 @@ class Prefilling:
 
     def _run_target(self, current: PromptSlice) -> None:
         begins = not any(prompt.position for prompt in current.prompts)
-        before, began = self.prefilled_tokens, self._timer()
+        before, began = self.prefilled_tokens, self._clocks.timer()
         try:
             self._prefill(current.prompts, current.tokens)
         except Exception as error:
             self._fail(current.prompts, error)
         else:
             tokens, whole = self.prefilled_tokens - before, begins and current.prompts[0].done
-            self._planner.learn(current, tokens, self._timer() - began, whole=whole)
+            self._planner.learn(current, tokens, self._clocks.timer() - began, whole=whole)
 
     def _fail(self, prompts: Sequence[PendingPrompt], error: Exception) -> None:
         """Ends the sequence. If several shared the forward, each is tried again by itself: any may be at fault."""
         if len(prompts) == 1:
             prompts[0].sequence.end(FinishReason.ERROR, f"prefill failed: {error}")
             return
-        self._target.close([prompt.sequence.id for prompt in prompts])
+        self._steps.target.close([prompt.sequence.id for prompt in prompts])
         for prompt in prompts:
             prompt.position, prompt.done, prompt.alone = None, False, True
 
@@ -290,14 +317,14 @@ class Prefilling:
 
     def _prefill_drafter(self, prompt: PendingPrompt, drafter: DrafterName, step_seconds: float | None) -> bool:
         """Runs one slice for the drafter. Returns True if it has the whole prompt, or if it fails."""
-        rate, began = self._planner.rate(prompt, drafter), self._timer()
+        rate, began = self._planner.rate(prompt, drafter), self._clocks.timer()
         tokens = rate.tokens(step_seconds)
         try:
             done = self._drafting.drafters[drafter].prefill(prompt.sequence, tokens)
         except Exception as error:
             self._drafting.handle_failure(prompt.sequence, str(error))
             return True
-        seconds = self._timer() - began
+        seconds = self._clocks.timer() - began
         self._shares.charge_prefill(prompt.sequence, seconds)
         if not done and step_seconds is not None:
             rate.learn(tokens, seconds)
@@ -306,9 +333,9 @@ class Prefilling:
     def _prefill(self, prompts: Sequence[PendingPrompt], tokens: int) -> bool:
         """Prefills up to so many tokens of one prompt, or all of several, by the target. Returns True once their texts
         are prefilled; the tokens that follow are sent."""
-        began, entries = self._timer(), [self._plan_entry(prompt, tokens) for prompt in prompts]
+        began, entries = self._clocks.timer(), [self._plan_entry(prompt, tokens) for prompt in prompts]
         results = {result.sequence: result for result in self._steps.result(self._steps.submit(entries)).entries}
-        seconds, computed = self._timer() - began, sum(len(entry.tokens) for entry in entries)
+        seconds, computed = self._clocks.timer() - began, sum(len(entry.tokens) for entry in entries)
         self.prefilled_tokens += computed
         for prompt, entry in zip(prompts, entries, strict=True):
             self._shares.charge_prefill(prompt.sequence, seconds * len(entry.tokens) / computed)
@@ -328,7 +355,7 @@ class Prefilling:
         start, text = prompt.position, prompt.sequence.tokens
         end = min(start + tokens, len(text))
         for length in prompt.forks(end):
-            self._target.fork(prompt.sequence.id, length)
+            self._steps.target.fork(prompt.sequence.id, length)
         prompt.position, prompt.done = end, end == len(text)
         return PlanEntry(prompt.sequence.id, start, tuple(text[start:end]), wanted=prompt.done)
 
@@ -340,7 +367,7 @@ class Prefilling:
             sequence.end(reason, result.error)
         if sequence.ended:
             return
-        now = self._clock()
+        now = self._clocks.now()
         sequence.stats.prefilled = sequence.stats.prefilled or now
         if sequence.wants_prompt:
             self._delivery.send_prompt(sequence, result.prompt)
@@ -364,7 +391,7 @@ class Prefilling:
             prompt_logprobs=request.prompt_logprobs if sequence.wants_prompt else None,
             grammar=request.grammar,
         )
-        cached = self._target.open(sequence.id, options)
+        cached = self._steps.target.open(sequence.id, options)
         if not sequence.emitted:
             if cached is not None:
                 sequence.stats.looked_up, sequence.stats.cached_tokens = True, cached

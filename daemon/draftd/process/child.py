@@ -18,7 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -66,6 +67,14 @@ class _RunningRequest:
         return replace(outcome, reason=FinishReason.ERROR, error=self.failed) if self.failed else outcome
 
 
+@dataclass(slots=True)
+class _Calls:
+    """The numbers of submissions and calls, and the calls' pending results."""
+
+    numbers: Iterator[int] = field(default_factory=partial(itertools.count, 1))
+    futures: dict[int, Future[Any]] = field(default_factory=dict)
+
+
 class EngineChild:
     """One process, from `start` until `end`, which must be called."""
 
@@ -87,8 +96,7 @@ class EngineChild:
         self._ended = False
         self._lock = threading.Lock()
         self._requests: dict[str, _RunningRequest] = {}
-        self._commands: dict[int, Future[Any]] = {}
-        self._numbers = itertools.count(1)
+        self._calls = _Calls()
         self._process: subprocess.Popen[bytes]
         self._pipe: ipc.MessagePipe
         self._reader = threading.Thread(target=self._read, name="draftd-hear", daemon=True)
@@ -96,7 +104,7 @@ class EngineChild:
     def start(self, begin: ipc.Begin) -> None:
         ours, theirs = socket.socketpair()
         self._pipe = ipc.MessagePipe(ours)
-        self._limit_waits(max(self._timeout, _LOADING_SECONDS))
+        self._pipe.limit_waits(max(self._timeout, _LOADING_SECONDS))
         number = theirs.fileno()
         command = [sys.executable, "-P", "-m", "draftd.process.main", str(number)]
         passed = [number] if begin.share is None else [number, begin.share.listener]
@@ -120,7 +128,7 @@ class EngineChild:
                 self._lose(Loss.FAILED, why)
             if not opened and self.snapshot.info is not None:
                 opened = True
-                self._limit_waits(self._timeout)
+                self._pipe.limit_waits(self._timeout)
                 self.inbox.open()
                 open_()
             messages: list[Any] = []
@@ -140,7 +148,7 @@ class EngineChild:
 
     def keep(self, drafters: frozenset[str]) -> None:
         """Loads the drafts that were kept before, without waiting."""
-        self._send([ipc.MethodCall(next(self._numbers), "keep", (drafters,))])
+        self._send([ipc.MethodCall(next(self._calls.numbers), "keep", (drafters,))])
 
     def end(self, error: NotServing) -> None:
         """Kills the process if it still runs, and reaps it. Its requests end as unavailable."""
@@ -154,16 +162,16 @@ class EngineChild:
             running.stats.finished = now
             outcome = Outcome(FinishReason.ERROR, running.stats, error=error.message, unavailable=retry, refused=error)
             self._finish(running, outcome)
-        for done in self._commands.values():
+        for done in self._calls.futures.values():
             done.set_exception(error)
-        self._requests, self._commands = {}, {}
+        self._requests, self._calls = {}, _Calls()
 
     # on the owner's thread
 
     def _messages(self, gathered: Sequence[Arrival | Command]) -> Iterator[ipc.Submit | ipc.MethodCall]:
         """Yields messages; choices of one request make one message, because they share the prompt."""
         for _, group in groupby(gathered, lambda each: id(each.request.prompt if isinstance(each, Arrival) else each)):
-            number, same = next(self._numbers), list(group)
+            number, same = next(self._calls.numbers), list(group)
             choices = [each for each in same if isinstance(each, Arrival)]
             if not choices:
                 yield from (self._call(number, each) for each in same if not isinstance(each, Arrival))
@@ -174,7 +182,7 @@ class EngineChild:
 
     def _call(self, number: int, command: Command) -> ipc.MethodCall:
         if not isinstance(command, LowerRequests):
-            self._commands[number] = command.done
+            self._calls.futures[number] = command.done
         names = [field.name for field in fields(command) if field.name != "done"]
         return ipc.MethodCall(number, _METHODS[type(command)], tuple(getattr(command, name) for name in names))
 
@@ -182,7 +190,7 @@ class EngineChild:
         try:
             self._pipe.send(messages)
         except TimeoutError:
-            self._lose(Loss.SILENT, f"rank 0 read nothing for {self._bound:g} s")
+            self._lose(Loss.SILENT, f"rank 0 read nothing for {self._pipe.wait_seconds:g} s")
         except OSError:
             self._reader.join(self._timeout)  # the reader notes why
             self._lose(Loss.DIED, "rank 0 no longer reads")
@@ -198,7 +206,7 @@ class EngineChild:
                 if any(isinstance(message, ipc.EngineSnapshot | ipc.RequestFinished) for message in messages):
                     self._report()
         except TimeoutError:
-            self._lose(Loss.SILENT, f"rank 0 said nothing for {self._bound:g} s")
+            self._lose(Loss.SILENT, f"rank 0 said nothing for {self._pipe.wait_seconds:g} s")
         except OSError:
             self._lose(Loss.DIED, f"rank 0 ended: {_describe_exit(self._process)}")
         except Exception as error:
@@ -223,7 +231,7 @@ class EngineChild:
                     self.inbox.wake()
             case ipc.MethodResult():
                 self.snapshot = message.snapshot or self.snapshot
-                done = self._commands.pop(message.number, None)
+                done = self._calls.futures.pop(message.number, None)
                 if done is not None and message.error is not None:
                     done.set_exception(message.error)
                 elif done is not None:
@@ -284,10 +292,6 @@ class EngineChild:
         return running.stats.first_token is None and unreported
 
     # on either thread
-
-    def _limit_waits(self, seconds: float) -> None:
-        self._bound = seconds
-        self._pipe.limit_waits(seconds)
 
     def _lose(self, loss: Loss, reason: str) -> None:
         """Notes the loss unless there was one before, and kills the process, so that nothing waits for it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import pickle
 import socket
@@ -176,11 +177,12 @@ class MessagePipe:
     def __init__(self, end: socket.socket, tokenizer: Callable[[], Tokenizer] = own_tokenizer) -> None:
         """`end`: closed by `close`. `tokenizer`: this process's, if received messages may refer to one."""
         self._end, self._connection = end, Connection(os.dup(end.fileno()))
-        self._tokenizer = tokenizer
+        self._tokenizer, self.wait_seconds = tokenizer, math.inf
 
     def limit_waits(self, seconds: float) -> None:
         """Makes `receive` and `send` raise TimeoutError after `seconds` without a byte; before this call they wait
         without limit."""
+        self.wait_seconds = seconds
         bound = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))  # a timeval
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bound)
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bound)

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from draftd.engine.ranks.channel import Progress, RanksLost
 from draftd.errors import in_one_line, in_words
 from draftd.group import Loss
-from draftd.ranks.frames import BadFrame, Frame, FrameKind, frame, json_frame, ping
+from draftd.ranks.frames import BadFrame, Frame, FrameKind, frame, json_frame
 from draftd.ranks.join import JoinedGroup
 from draftd.ranks.leader_channel import BACKLOG
-from draftd.ranks.watchdog import Vitals, Watchdog
+from draftd.ranks.watchdog import OwnRank, Vitals, Watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -37,16 +37,14 @@ class FollowerChannel:
     def __init__(self, joined: JoinedGroup, *, on_lost: Callable[[RanksLost], None], limit_bytes: int = 0) -> None:
         """`limit_bytes`: memory that this rank may hold."""
         self._sock, self._reader = joined.sock, joined.reader
-        self._timeout, self._on_lost, self._limit = joined.timeout_seconds, on_lost, limit_bytes
-        self._watchdog = Watchdog(self._timeout)
-        self._leader, self._own = Vitals("rank 0", heard=time.monotonic()), Vitals("this rank")
+        self._on_lost, self._watchdog = on_lost, Watchdog(joined.timeout_seconds)
+        self._leader, self._own = Vitals("rank 0", heard=time.monotonic()), OwnRank(Vitals("this rank"), limit_bytes)
         self._waiting, self._more = deque[bytes](), threading.Condition()
-        self._received, self._reported = 0, 0
-        self._progress = Progress()
+        self._received = 0
         self._ready = self._ended = self._closed = False
         self._lost: RanksLost | None = None
         self._writing = threading.Lock()
-        self._sock.settimeout(self._timeout)
+        self._sock.settimeout(self._watchdog.seconds)
         self._thread = threading.Thread(target=self._run, name="draftd-rank-channel", daemon=True)
         self._thread.start()
 
@@ -63,7 +61,7 @@ class FollowerChannel:
         """Whether a record arrives in time. The first call of this or of `receive` reports that the weights are
         read."""
         if not self._ready:
-            self._own.moved, self._ready = time.monotonic(), True
+            self._own.vitals.moved, self._ready = time.monotonic(), True
             self._send(frame(FrameKind.READY))
         with self._more:
             return self._more.wait_for(self._may_return, seconds)
@@ -72,11 +70,9 @@ class FollowerChannel:
         return bool(self._waiting) or self._ended or self._lost is not None
 
     def report_progress(self, progress: Progress) -> None:
-        if progress.records > self._progress.records:
-            self._own.moved = time.monotonic()
-        self._progress = progress
-        if progress.records - self._reported >= _REPORT_RECORDS:
-            self._send(self._ping())  # rank 0 may wait for it
+        self._own.advance(progress)
+        if progress.records - self._own.reported >= _REPORT_RECORDS:
+            self._send(self._own.ping())  # rank 0 may wait for it
 
     def send_failure(self, text: str, loss: Loss = Loss.FAILED) -> None:
         """Tells rank 0 why this rank ends."""
@@ -85,21 +81,21 @@ class FollowerChannel:
     def close(self) -> None:
         """Reports the progress and closes the connection."""
         self._closed = True
-        self._send(self._ping(), last=True)
+        self._send(self._own.ping(), last=True)
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._sock.close()
 
     def _run(self) -> None:
-        wait, reported_at = min(_PING_SECONDS, self._timeout / _LOOKS), 0.0
+        wait, reported_at = min(_PING_SECONDS, self._watchdog.seconds / _LOOKS), 0.0
         try:
             while not (self._closed or self._ended) and self._lost is None:
                 if select.select([self._sock], [], [], wait)[0]:
                     self._read()
                 if (now := time.monotonic()) - reported_at >= wait and not (self._closed or self._ended):
                     reported_at = now
-                    self._send(self._ping())
+                    self._send(self._own.ping())
                     self._watch(now)
         except Exception as error:
             _log.exception("the watchdog of this rank failed")
@@ -122,8 +118,8 @@ class FollowerChannel:
             if received.step != self._received + 1:
                 raise BadFrame(f"record {received.step} after record {self._received}")
             with self._more:
-                if self._received == self._progress.records:
-                    self._own.moved = time.monotonic()
+                if self._received == self._own.progress.records:
+                    self._own.vitals.moved = time.monotonic()
                 self._received += 1
                 self._waiting.append(received.body)
                 self._more.notify()
@@ -137,16 +133,12 @@ class FollowerChannel:
             self._lose(Loss.FAILED, f"rank 0: {received.fields().get('text')}")
 
     def _watch(self, now: float) -> None:
-        if self._ready and self._progress.records >= self._received:
-            self._own.moved = now
-        if (lost := self._watchdog.find_loss([self._leader, self._own], now)) is not None:
+        if self._ready and self._own.progress.records >= self._received:
+            self._own.vitals.moved = now
+        if (lost := self._watchdog.find_loss([self._leader, self._own.vitals], now)) is not None:
             if lost[0] is Loss.STALLED:
                 self.send_failure(lost[1], Loss.STALLED)
             self._lose(*lost)
-
-    def _ping(self) -> bytes:
-        self._reported = self._progress.records
-        return ping(self._progress._replace(limit_bytes=self._limit))
 
     def _send(self, data: bytes, *, last: bool = False) -> None:
         """Sends a frame. `last`: a failure does not matter any more."""

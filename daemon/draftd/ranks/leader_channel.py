@@ -15,14 +15,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from draftd.engine.ranks.channel import Progress, RanksLost
 from draftd.errors import in_one_line, in_words
 from draftd.group import Loss, RankStatus
 from draftd.ranks.form import Follower
-from draftd.ranks.frames import BadFrame, Frame, FrameKind, frame, json_frame, ping, progress_of
+from draftd.ranks.frames import BadFrame, Frame, FrameKind, frame, json_frame, progress_of
 from draftd.ranks.handshake import hang_up
-from draftd.ranks.watchdog import Vitals, Watchdog
+from draftd.ranks.watchdog import OwnRank, Vitals, Watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,17 @@ class _Receiver:
         return self.progress.records
 
 
+class _Start(NamedTuple):
+    """The time that followers have to read their weights, and its end."""
+
+    seconds: float
+    ready_by: float
+
+
+def _ping_seconds(timeout_seconds: float) -> float:
+    return min(_PING_SECONDS, timeout_seconds / 4)
+
+
 class LeaderChannel:
     """The connections of one start of the group."""
 
@@ -68,12 +80,10 @@ class LeaderChannel:
         thread or the sending one. `limit_bytes`: memory that rank 0 may use."""
         now = time.monotonic()
         self._receivers = [_Receiver(follower, Vitals(follower.name, heard=now)) for follower in followers]
-        self._own, self._vitals = Progress(), Vitals(f"rank 0 on {host}")
-        self._host, self._limit, self._backlog = host, limit_bytes, backlog
-        self._timeout, self._on_lost = timeout_seconds, on_lost
-        self._ping = min(_PING_SECONDS, timeout_seconds / 4)
-        self._watchdog = Watchdog(timeout_seconds, max(3 * self._ping, timeout_seconds / 2))
-        self._start_seconds, self._ready_by = start_seconds, now + start_seconds
+        self._own = OwnRank(Vitals(f"rank 0 on {host}"), limit_bytes)
+        self._host, self._backlog, self._on_lost = host, backlog, on_lost
+        self._watchdog = Watchdog(timeout_seconds, max(3 * _ping_seconds(timeout_seconds), timeout_seconds / 2))
+        self._start = _Start(start_seconds, now + start_seconds)
         self.records = self.record_bytes = 0  # records and bytes sent to each follower
         self._lost: RanksLost | None = None
         self._all_ready, self._closing = not followers, False
@@ -102,14 +112,12 @@ class LeaderChannel:
                 self._write(receiver, data)
 
     def report_progress(self, progress: Progress) -> None:
-        if progress.records > self._own.records:
-            self._vitals.moved = time.monotonic()
-        self._own = progress
+        self._own.advance(progress)
 
     def ranks(self) -> tuple[RankStatus, ...]:
         """Returns the state of all ranks, rank 0 first. Any thread."""
         now = time.monotonic()
-        each = [(0, self._host, self._own._replace(limit_bytes=self._limit), 0.0)]
+        each = [(0, self._host, self._own.progress._replace(limit_bytes=self._own.limit_bytes), 0.0)]
         for receiver in self._receivers:
             follower, silent = receiver.follower, now - receiver.vitals.heard
             each.append((follower.rank, follower.host, receiver.progress, silent))
@@ -141,18 +149,18 @@ class LeaderChannel:
         before = receiver.records
         with self._changed:
             caught_up = self._changed.wait_for(
-                lambda: self._is_lost or self.records - receiver.records <= self._backlog, self._timeout
+                lambda: self._is_lost or self.records - receiver.records <= self._backlog, self._watchdog.seconds
             )
         if caught_up:
             return
         if receiver.records > before:
             self._lose(Loss.BEHIND, f"{receiver.name} stays more than {self._backlog} records behind rank 0")
         else:
-            self._lose(Loss.STALLED, f"{receiver.name} has not ended a step for {self._timeout:g} s")
+            self._lose(Loss.STALLED, f"{receiver.name} has not ended a step for {self._watchdog.seconds:g} s")
 
     def _write(self, receiver: _Receiver, data: bytes) -> None:
         """Writes the whole frame within the time limit. The caller holds `writing`."""
-        sock, rest, deadline = receiver.follower.sock, memoryview(data), time.monotonic() + self._timeout
+        sock, rest, deadline = receiver.follower.sock, memoryview(data), time.monotonic() + self._watchdog.seconds
         while rest and not self._is_lost:
             try:
                 rest = rest[sock.send(rest) :]
@@ -163,7 +171,7 @@ class LeaderChannel:
                 self._lose(Loss.DIED, f"{receiver.name} is gone: {in_words(error)}")
                 break
             if time.monotonic() > deadline:
-                self._lose(Loss.SILENT, f"{receiver.name} has taken nothing for {self._timeout:g} s")
+                self._lose(Loss.SILENT, f"{receiver.name} has taken nothing for {self._watchdog.seconds:g} s")
                 break
             waiting = select.poll()
             waiting.register(sock, select.POLLOUT)
@@ -188,12 +196,12 @@ class LeaderChannel:
             self._lose(Loss.FAILED, f"the watchdog of rank 0 failed: {in_one_line(error)}")
 
     def _attend(self) -> None:
-        pinged = 0.0
+        pinged, ping_seconds = 0.0, _ping_seconds(self._watchdog.seconds)
         while not (self._is_lost or self._closing):
-            for key, _ in self._selector.select(min(self._ping, self._timeout / _LOOKS)):
+            for key, _ in self._selector.select(min(ping_seconds, self._watchdog.seconds / _LOOKS)):
                 self._read(key.data)
             now = time.monotonic()
-            if now - pinged >= self._ping:
+            if now - pinged >= ping_seconds:
                 pinged = now
                 for receiver in self._receivers:
                     self._send_ping(receiver)
@@ -204,7 +212,7 @@ class LeaderChannel:
         """Sends a sign of life, unless records are being sent, which count as one, or the socket is full."""
         if not receiver.writing.acquire(blocking=False):
             return
-        data = ping(self._own._replace(limit_bytes=self._limit))
+        data = self._own.ping()
         try:
             sent = receiver.follower.sock.send(data)
             if sent < len(data):
@@ -255,14 +263,14 @@ class LeaderChannel:
     def _watch(self, now: float) -> None:
         """Notes a loss. Steps are watched once all have read their weights, while there are records to execute."""
         ranks = [(each.vitals, each.records) for each in self._receivers]
-        ranks.append((self._vitals, self._own.records))
+        ranks.append((self._own.vitals, self._own.progress.records))
         for vitals, records in ranks:
             if self._all_ready and (records >= self.records or vitals.moved > now):
                 vitals.moved = now
         loss = self._watchdog.find_loss([vitals for vitals, _ in ranks], now)
-        if loss is None and not self._all_ready and now > self._ready_by:
+        if loss is None and not self._all_ready and now > self._start.ready_by:
             late = ", ".join(each.name for each in self._receivers if not each.ready)
-            loss = Loss.STALLED, f"{late} has not read its weights within {self._start_seconds:g} s"
+            loss = Loss.STALLED, f"{late} has not read its weights within {self._start.seconds:g} s"
         if loss is not None:
             self._lose(*loss)
 

@@ -4,10 +4,13 @@ supervisor."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from draftd.engine.ranks.channel import Progress
 from draftd.group import Loss
+from draftd.ranks.frames import ping
 
 
 @dataclass(slots=True)
@@ -18,6 +21,28 @@ class Vitals:
     name: str
     heard: float = math.inf
     moved: float = math.inf
+
+
+@dataclass(slots=True)
+class OwnRank:
+    """This process's rank, on its end of the connections. `limit_bytes`: memory that it may use. `reported`: records in
+    its last sign of life."""
+
+    vitals: Vitals
+    limit_bytes: int
+    progress: Progress = field(default_factory=Progress)
+    reported: int = 0
+
+    def advance(self, progress: Progress) -> None:
+        """Notes the progress, and when records were executed."""
+        if progress.records > self.progress.records:
+            self.vitals.moved = time.monotonic()
+        self.progress = progress
+
+    def ping(self) -> bytes:
+        """Returns a sign of life to send."""
+        self.reported = self.progress.records
+        return ping(self.progress._replace(limit_bytes=self.limit_bytes))
 
 
 @dataclass(frozen=True, slots=True)

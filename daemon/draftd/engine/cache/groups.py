@@ -160,7 +160,7 @@ class Regrouping:
     groups would by now have saved twice the cost of copying rows."""
 
     def __init__(self, grouping: Grouping) -> None:
-        self._grouping = grouping
+        self.grouping = grouping
         self.changed = False  # whether rows have joined or left since the last choice
         self._gain = self._lost = 0  # positions that better groups save in a forward; would have saved so far
         self._copied = 0  # positions that better groups would have to copy
@@ -168,16 +168,16 @@ class Regrouping:
     def choose(self, groups: Groups, stored: Sequence[int], width: int, apart: Collection[int]) -> Groups:
         """Returns the groups for a forward of `width` tokens, the same ones unless a change is due. `stored`: positions
         by row; `apart`: rows that lie alone."""
-        fits = self._grouping.fits
+        fits = self.grouping.fits
         same = bool(groups) and not self.changed
         if same and all(fits(group, max([stored[row] for row in group.rows]) + width) for group in groups):
             self._lost += self._gain
             if not self._gain or self._lost < 2 * self._copied:
                 return groups
         ends = [n + width for n in stored]
-        best, by_rows = self._grouping.best(ends, apart), {frozenset(group.rows): group for group in groups}
-        admissible = bool(groups) and all(self._grouping.admissible(group, ends) for group in groups)
-        gain = max(0, self._grouping.cost(groups, ends) - self._grouping.cost(best, ends))
+        best, by_rows = self.grouping.best(ends, apart), {frozenset(group.rows): group for group in groups}
+        admissible = bool(groups) and all(self.grouping.admissible(group, ends) for group in groups)
+        gain = max(0, self.grouping.cost(groups, ends) - self.grouping.cost(best, ends))
         self.changed, self._gain = False, gain
         self._copied = sum(stored[row] for group in best if frozenset(group.rows) not in by_rows for row in group.rows)
         if admissible and (not gain or self._lost + gain < 2 * self._copied):
@@ -185,5 +185,5 @@ class Regrouping:
         self._gain = self._lost = 0
         of_these = (by_rows.get(frozenset(group.rows), group) for group in best)
         return tuple(
-            old if self._grouping.admissible(old, ends) else new for old, new in zip(of_these, best, strict=True)
+            old if self.grouping.admissible(old, ends) else new for old, new in zip(of_these, best, strict=True)
         )

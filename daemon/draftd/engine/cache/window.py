@@ -53,8 +53,7 @@ class AttentionWindow:
         self.groups: Groups = ()  # the groups that layers should have; some may still have older ones
         self.stored: list[int] = []  # by row: positions kept when this forward began
         self.first = self.end = 0  # this forward reads from `first` to before `end`
-        self._grouping = Grouping(call_cost, self.most)
-        self._regrouping = Regrouping(self._grouping)
+        self._regrouping = Regrouping(Grouping(call_cost, self.most))
         self._width = 0
         self._reads: list[tuple[Groups, ForwardReads]] = []  # the groups and reads of this forward
         self.selections = GroupSelections()
@@ -109,7 +108,7 @@ class AttentionWindow:
         self.starts = [0] * len(lengths) if starts is None else list(starts)
         most = max(lengths) if self.most is None or starts is not None else self.most
         positions = [min(most, length - start) for length, start in zip(lengths, self.starts, strict=True)]
-        self.groups = self._grouping.best(positions)
+        self.groups = self._regrouping.grouping.best(positions)
 
     def move(self, other: AttentionWindow, row: int, length: int, rests: bool) -> None:
         """Takes over another window's row of `length` tokens, with its array if the row lies alone. `rests`: the row
@@ -125,7 +124,7 @@ class AttentionWindow:
         """Sets a single sequence of `length` tokens, kept from position `first` on."""
         self.starts = [first]
         if not self.groups or self.groups[0].capacity < length - first:
-            self.groups = self._grouping.best([length - first])
+            self.groups = self._regrouping.grouping.best([length - first])
 
     def join(self, joining: AttentionWindow) -> None:
         self.groups = join_groups(self.groups, len(self.starts), joining.groups)
@@ -145,7 +144,7 @@ class AttentionWindow:
 
     def wasteful(self, groups: Groups) -> bool:
         """Whether the groups' arrays use more memory than their sequences may."""
-        return any(self._grouping.wasteful(group, self.stored) for group in groups)
+        return any(self._regrouping.grouping.wasteful(group, self.stored) for group in groups)
 
     def fits(self, groups: Groups) -> bool:
         """Whether this forward can write to arrays of these groups."""

@@ -81,21 +81,21 @@ class PlanNumbers:
     """Numbers the plans for one target and matches each with its result, in any order."""
 
     def __init__(self, target: Target) -> None:
-        self._target, self._numbers = target, itertools.count(1)
+        self.target, self._numbers = target, itertools.count(1)
         self._read: dict[int, StepResult] = {}
 
     def submit(
         self, entries: Sequence[PlanEntry], draft: Draft | None = None, sampling: Sampling | None = None
     ) -> StepPlan:
         plan = StepPlan(next(self._numbers), entries, draft, sampling)
-        self._target.submit(plan)
+        self.target.submit(plan)
         return plan
 
     def result(self, plan: StepPlan) -> StepResult:
         """Waits for the plan's result. Results of earlier plans can still be asked for later."""
         if plan.step in self._read:
             return self._read.pop(plan.step)
-        for result in self._target.results():
+        for result in self.target.results():
             if result.step == plan.step:
                 return result
             self._read[result.step] = result

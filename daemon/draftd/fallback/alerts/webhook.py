@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -56,6 +57,13 @@ _RETRY_SECONDS = 5.0
 _MOST_SHOWN = 20  # the most alerts that an answer lists
 
 Notices = Callable[[Sequence[Notice]], list[Applied]]
+
+
+class _Deadlines(NamedTuple):
+    """Seconds in which a body must have arrived, and a request must be over."""
+
+    body: float
+    request: float
 
 
 class _SenderLimits:
@@ -112,7 +120,7 @@ class WebhookListener:
     ) -> None:
         self._settings, self._notices, self._telemetry = settings, notices, telemetry
         self._instance, self._unsaved, self._wall = instance, unsaved, wall
-        self._body_seconds, self._request_seconds = body_seconds, request_seconds
+        self._deadlines = _Deadlines(body_seconds, request_seconds)
         self._authentication = _authentication(settings)
         self._senders = _SenderLimits(settings)
         self._log = RateLimitedLog(log)
@@ -163,7 +171,7 @@ class WebhookListener:
 
     async def _serve(self, listening: Sequence[socket.socket]) -> None:
         self._connections = AlertConnections(
-            self._handle, self._lost, tls=lambda: self._tls, seconds=self._request_seconds
+            self._handle, self._lost, tls=lambda: self._tls, seconds=self._deadlines.request
         )
         await self._connections.serve(listening)
 
@@ -247,13 +255,13 @@ class WebhookListener:
                 415, NotificationResult.BAD_ENCODING, "Content-Encoding: allowed: none; the body as it is"
             )
         try:
-            return await read_whole(request, most, self._body_seconds)
+            return await read_whole(request, most, self._deadlines.body)
         except BodyTooLarge:
             said = f"body: allowed: at most {most} bytes (webhook.max_body_bytes)"
             raise NotificationRefused(413, NotificationResult.TOO_LARGE, said) from None
         except TimeoutError:
             raise NotificationRefused(
-                408, NotificationResult.SLOW, f"body: allowed: all of it within {self._body_seconds:g} s"
+                408, NotificationResult.SLOW, f"body: allowed: all of it within {self._deadlines.body:g} s"
             ) from None
         except (OSError, web.RequestPayloadError):
             raise NotificationRefused(
