@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel
-from draftd.fallback.controller import FallbackState
 from draftd.fallback.ladder import Cause, Hold, Signal, highest, ladder_levels
 from draftd.fallback.leases import Lease, Notice
 from draftd.fallback.probes import CanaryReport, ProbeReport
+from draftd.fallback.state import FallbackState
 from draftd.planning.flag_file import FlagResolution
 from draftd.planning.planner import FlagContext
 from draftd.strategies import Strategy

@@ -9,28 +9,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from draftd.clocks import SteadyClock
-from draftd.core import GRAMMAR, DrafterName, FallbackLevel, LadderLevel
+from draftd.core import GRAMMAR, FallbackLevel, LadderLevel
 from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
-from draftd.fallback.ladder import Cause, Hold, Ladder, Signal
-from draftd.fallback.leases import Applied, Lease, Notice
+from draftd.fallback.ladder import Cause, Ladder, Signal
+from draftd.fallback.leases import Applied, Notice
 from draftd.fallback.loaded_drafters import LoadedDrafters, missing_drafters
 from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.probe_schedule import ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
-from draftd.fallback.remote_guard import RemoteAnswer, RemoteGuard, RemoteState
+from draftd.fallback.remote_guard import RemoteAnswer, RemoteGuard
 from draftd.fallback.saved_state import SavedState
 from draftd.fallback.signal_feed import DraftFailure, MachineFeed, RequestFeed
 from draftd.fallback.signals import SignalState
+from draftd.fallback.state import FallbackState
 from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareView
 from draftd.journal import Journal, Subject
@@ -48,36 +48,6 @@ _SLEPT_SECONDS = 1.0  # two clocks read one after the other differ by less
 _SET_SECONDS = 1.0  # the most that a synchronised wall clock differs from the ladder's
 _LOOK_BACK = 1024  # transitions searched for the last one of the level
 _OTHER_DRAFT = "it is another draft: what was learnt from the old one is forgotten"
-
-
-@dataclass(frozen=True, slots=True)
-class FallbackState:
-    """The state shown to users. Times are seconds since 1970 by the present wall clock.
-
-    `wait`: how long this level must be in force before a step up. `state_file` None: nothing survives a restart;
-    `unsaved`: why the file is not up to date. `missing`: unavailable drafters of the ladder, and why. `drift`: by
-    workload class, the CUSUM over its limit. `remote` None: no remote. `since` 0: the ladder has never moved.
-    `loading`: loaded and missing drafters are unknown yet."""
-
-    ladder: tuple[LadderLevel, ...]
-    position: int
-    since: float
-    signal: Signal | None  # the signal of the last step
-    hold: Hold | None
-    signals: tuple[Signal, ...]  # the active ones
-    leases: tuple[Lease, ...]
-    wait: float
-    relapses: int
-    loaded_drafters: frozenset[DrafterName]
-    draft_weight_bytes: int
-    state_file: Path | None
-    unsaved: str = ""
-    missing: Mapping[DrafterName, str] = field(default_factory=dict)
-    drift: Mapping[str, float] = field(default_factory=dict)
-    probe: ProbeReport | None = None
-    canaries: CanaryReport | None = None
-    remote: RemoteState | None = None
-    loading: bool = False
 
 
 class Controller:

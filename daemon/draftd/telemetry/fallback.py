@@ -11,8 +11,8 @@ from opentelemetry._logs import Logger, SeverityNumber
 from opentelemetry.context import Context
 
 from draftd.core import FallbackLevel, Origin
-from draftd.fallback.controller import FallbackState
 from draftd.fallback.probes import CanaryReport, ProbeReport
+from draftd.fallback.state import FallbackState
 from draftd.journal import Subject, Transition
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog

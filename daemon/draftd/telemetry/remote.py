@@ -11,7 +11,7 @@ from opentelemetry.util.types import AttributeValue
 
 from draftd.engine.observer import EngineStatus
 from draftd.engine.remote.verifier_link import LinkState
-from draftd.fallback.controller import FallbackState
+from draftd.fallback.state import FallbackState
 from draftd.strategies import PeerCounts, RemoteCounts, VerificationStatus
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog_remote as catalog

@@ -12,7 +12,7 @@ from draftd import __version__
 from draftd.core import DaemonState
 from draftd.engine.observer import EngineObserver, EngineStatus
 from draftd.engine.remote.verifier_link import LinkState
-from draftd.fallback.controller import FallbackState
+from draftd.fallback.state import FallbackState
 from draftd.hardware.state import HardwareView
 from draftd.model_info import ModelInfo
 from draftd.settings import TelemetrySettings

@@ -15,10 +15,10 @@ from draftd.engine.depth.saved import LearntCosts
 from draftd.engine.observer import EngineStatus, PromptProgress
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import NotServing
-from draftd.fallback.controller import FallbackState
 from draftd.fallback.ladder import Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport
 from draftd.fallback.remote_guard import REMOTE_LADDER, RemoteState
+from draftd.fallback.state import FallbackState
 from draftd.group import GroupStatus
 from draftd.hardware.state import HardwareView
 from draftd.journal import Transition
