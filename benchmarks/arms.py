@@ -163,7 +163,7 @@ def daemon(
             serving(command, environ, timeout=_START_SECONDS) as child,
             DraftdClient(child.address) as client,
         ):
-            client.loaded(_START_SECONDS)
+            client.wait_until_loaded(_START_SECONDS)
             yield client
 
 

@@ -149,7 +149,7 @@ def main() -> int:
         command = serve_command(*pair, *listening)
         found: dict[str, Interval] = {}
         with serving(command, environ, timeout=_SECONDS) as child, DraftdClient(child.address) as client:
-            client.loaded(_SECONDS)
+            client.wait_until_loaded(_SECONDS)
             for name, mode in (("ar", ModePreference.AUTOREGRESSIVE), ("spec", ModePreference.SPECULATIVE)):
                 front = Front(client, port, mode, args.tokens, fixed_drafter(args.draft_model))
                 for group in GROUPS:

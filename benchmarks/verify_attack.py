@@ -368,7 +368,7 @@ def main() -> int:
     alone, arms = Asked(), {name: Asked() for name in names}
     with verifier(args.model, args.draft_model) as (address, process), contextlib.ExitStack() as opened:
         clients = [opened.enter_context(DraftdClient(address)) for _ in range(_CLIENTS)]
-        context = clients[0].loaded(_START_SECONDS).context_length
+        context = clients[0].wait_until_loaded(_START_SECONDS).context_length
         texts = [Text(one.tokens, _answer(clients[0], one.tokens)) for one in prompts]
         channel = opened.enter_context(grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]))
         edge = opened.enter_context(contextlib.closing(Edge(channel)))

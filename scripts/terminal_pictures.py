@@ -49,7 +49,7 @@ def main() -> int:
 
 def _watch(picture: Path, folder: Path) -> None:
     with own_daemon("--model", _MODEL) as daemon, DraftdClient(daemon.address) as client:
-        client.loaded(120)
+        client.wait_until_loaded(120)
 
         def ask() -> None:
             for prompt, workload in _PROMPTS:

@@ -40,7 +40,7 @@ def daemon(
             serving(command, base | dict(environ or {}), timeout=_START_SECONDS) as child,
             DraftdClient(child.address) as client,
         ):
-            client.loaded(_START_SECONDS)
+            client.wait_until_loaded(_START_SECONDS)
             wait_until_idle([process_at(child.address)])  # what it measures when idle would slow the other arms
             yield client
 

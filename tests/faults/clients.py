@@ -44,7 +44,7 @@ def learnt(access: Access) -> list[Prompt]:
     """The prompts with what an undisturbed daemon answers without drafts: what they are always answered."""
     found = []
     with access.client() as client:
-        client.loaded(HANG_SECONDS)
+        client.wait_until_loaded(HANG_SECONDS)
         for prompt in prompts():
             tokens, text = list[int](), ""
             for event in client.generate(

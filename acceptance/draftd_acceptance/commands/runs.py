@@ -21,7 +21,7 @@ from draftd.cli import options, output
 from draftd.cli.own_daemon import measured_daemon
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt
-from draftd.client.signals import answered
+from draftd.client.signals import handle_signals
 from draftd_acceptance.cost import CostRates
 from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.manifest import differences, take_manifest
@@ -87,13 +87,13 @@ def measured_client(which: DaemonChoice, *, block_length: int = 0) -> Iterator[D
     with contextlib.ExitStack() as stack:
         # SIGTERM ends a run as Ctrl-C does, so that its daemon is not left running. SIGINT is set too: a shell that
         # starts the command in the background makes it ignored.
-        stack.enter_context(answered(dict.fromkeys((signal.SIGTERM, signal.SIGINT), signal.default_int_handler)))
+        stack.enter_context(handle_signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT), signal.default_int_handler)))
         if which.target is None:
             daemon = options.DaemonOptions(stack.enter_context(measured_daemon(which.settings(), block_length)).address)
         else:
             daemon = options.DaemonOptions(which.target, which.token, which.tls_ca)
         client = stack.enter_context(daemon.connect())
-        client.loaded(_READY_SECONDS)  # waits while it loads; no daemon is an error at once
+        client.wait_until_loaded(_READY_SECONDS)  # waits while it loads; no daemon is an error at once
         if which.target is not None:
             stack.enter_context(hold_ladder(client))
         yield client

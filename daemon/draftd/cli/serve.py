@@ -17,7 +17,7 @@ from typing import TypeVar
 from draftd.cli import logs
 from draftd.cli.credentials import Credentials, Hangup
 from draftd.cli.persistent_state import PersistentState, paths_of, quiet_transformers
-from draftd.client.signals import answered
+from draftd.client.signals import handle_signals
 from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.limits import Limits, RemoteLimits
@@ -29,7 +29,7 @@ from draftd.fallback.assembly import Fallback
 from draftd.fallback.signal_feed import RequestFeed
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import DaemonParts
-from draftd.fronts.grpc.server import taken
+from draftd.fronts.grpc.server import port_error
 from draftd.group import new_group_id
 from draftd.hardware.descriptors import raise_limit
 from draftd.hardware.monitor import HardwareMonitor
@@ -81,7 +81,7 @@ def run_daemon(
     engine.start()
     kept.learning.start(engine.handle.learnt)
     try:
-        with answered({signal.SIGHUP: hung_up}):
+        with handle_signals({signal.SIGHUP: hung_up}):
             code = asyncio.run(_serve(settings, kept, engine, credentials, hung_up, announce))
     finally:
         engine.close()
@@ -329,7 +329,7 @@ def _check_port(server: ServerSettings) -> None:
         try_listening(server.host, server.port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise taken(server) from None
+            raise port_error(server) from None
 
 
 def served_models(settings: ModelSettings) -> ModelPaths:

@@ -47,7 +47,7 @@ def run_ways(
 def _answer(client: DraftdClient, ask: Ask, name: str) -> dict[str, Any]:
     """`seconds` to the complete answer, as the client saw it."""
     assert ask.strategy is not None
-    captured = capture(client, ask, timeout=_ANSWER_SECONDS).checked()
+    captured = capture(client, ask, timeout=_ANSWER_SECONDS).raise_failure()
     answer, finished = captured.answer, captured.answer.finished
     return {
         "strategy": ask.strategy.value,

@@ -81,8 +81,8 @@ def _wait(
         if line is None:
             raise DraftdError(f"the daemon ended with exit code {process.wait()}: {last}")
         last = _LINE.sub("", line)
-        if found := _SERVING.match(last):
-            return Serving(found["model"], found["address"])
+        if match := _SERVING.match(last):
+            return Serving(match["model"], match["address"])
         on_line(last)
 
 

@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2 as error_details  # type: ignore[import
 from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from draftd.client.signals import deferred
+from draftd.client.signals import defer_signals
 from draftd.core import DecodeMode, DepthMode, DrafterName, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
 from draftd.counts import DraftCounts
 from draftd.errors import DraftdError
@@ -104,8 +104,8 @@ class Ask:
         arguments = self.template_arguments
         chat = pb.ChatInput(
             messages=[
-                one if isinstance(one, pb.ChatMessage) else pb.ChatMessage(role=one[0], content=one[1])
-                for one in self.messages or ()
+                message if isinstance(message, pb.ChatMessage) else pb.ChatMessage(role=message[0], content=message[1])
+                for message in self.messages or ()
             ],
             tools=self.tools,
             tool_choice=self.tool_choice,
@@ -217,10 +217,12 @@ class DraftdClient:
     def close(self) -> None:
         self._channel.close()
 
-    def loaded(self, seconds: float, progress: Callable[[str], None] = lambda line: None) -> pb.GetModelResponse:
+    def wait_until_loaded(
+        self, seconds: float, progress: Callable[[str], None] = lambda line: None
+    ) -> pb.GetModelResponse:
         """The model, once it is loaded: waits for that for so long, and tells `progress` what is being done. A daemon
         that does not answer is not waited for."""
-        deadline, told = time.monotonic() + seconds, ""
+        deadline, shown = time.monotonic() + seconds, ""
         while True:
             try:
                 return self.model()
@@ -228,23 +230,23 @@ class DraftdClient:
                 loading = error.code is grpc.StatusCode.UNAVAILABLE and error.retry_after is not None
                 if not loading or time.monotonic() >= deadline:
                     raise
-                if error.details != told:
-                    told = error.details
-                    progress(told)
+                if error.details != shown:
+                    shown = error.details
+                    progress(shown)
                 time.sleep(min(error.retry_after or 0.0, _LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
 
     def generate(
-        self, prompt: str | None = None, *, timeout: float | None = None, **asked: Any
+        self, prompt: str | None = None, *, timeout: float | None = None, **request_fields: Any
     ) -> Generator[pb.GenerateResponse, None, None]:
         """Streams one answer. What is asked is as `message_of` takes it. The request is sent when iteration begins;
         closing the iterator cancels it."""
-        return self.generate_raw(message_of(prompt, **asked), timeout=timeout)
+        return self.generate_raw(message_of(prompt, **request_fields), timeout=timeout)
 
     def generate_raw(
         self, request: pb.GenerateRequest, *, timeout: float | None = None
     ) -> Generator[pb.GenerateResponse, None, None]:
         """Likewise, with a request of one's own making."""
-        yield from _streamed(self._begin(self._inference.Generate, request, timeout))
+        yield from _read_stream(self._begin(self._inference.Generate, request, timeout))
 
     def route(self, request: pb.GenerateRequest, *, timeout: float = 10.0) -> pb.RouteResponse:
         """Which way it would go now, and why."""
@@ -310,7 +312,7 @@ class DraftdClient:
             call.initial_metadata()  # waits for it; a refusal shows at the first message
             if call.is_active():
                 begun()
-            for response in _streamed(call):
+            for response in _read_stream(call):
                 yield response.transition
         finally:
             call.cancel()
@@ -347,7 +349,7 @@ class DraftdClient:
 
     def _begin(self, method: Any, request: Any, timeout: float | None) -> Any:
         # A stream that is begun and belongs to none of gRPC's threads yet keeps its channel from ever closing.
-        with deferred():
+        with defer_signals():
             return method(request, metadata=self._metadata, timeout=timeout)
 
     def _call(self, method: Any, request: Any, timeout: float = 10.0) -> Any:
@@ -410,7 +412,7 @@ def split(chunk: pb.Chunk) -> list[Piece]:
     return pieces
 
 
-def _streamed(call: Any) -> Iterator[Any]:
+def _read_stream(call: Any) -> Iterator[Any]:
     """What comes; a call that is left before its end is cancelled."""
     try:
         yield from call

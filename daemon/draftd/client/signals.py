@@ -13,7 +13,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 @contextlib.contextmanager
-def answered(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+def handle_signals(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
     """These answer signals for as long as the block runs, and then who did before. Signals are answered on the main
     thread; on another this does nothing."""
     if threading.current_thread() is not threading.main_thread():
@@ -21,16 +21,16 @@ def answered(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
         return
     before = {}
     try:
-        for one, handler in handlers.items():
-            before[one] = signal.signal(one, handler)
+        for number, handler in handlers.items():
+            before[number] = signal.signal(number, handler)
         yield
     finally:
-        for one, earlier in before.items():
-            signal.signal(one, earlier)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """What the block does is done whole: a signal that a handler in Python answers comes when the block has ended.
 
     For what takes no time.
@@ -38,7 +38,7 @@ def deferred() -> Iterator[None]:
     came: list[int] = []
     handled = [one for one in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(one))]
     try:
-        with answered(dict.fromkeys(handled, lambda one, _: came.append(one))):
+        with handle_signals(dict.fromkeys(handled, lambda one, _: came.append(one))):
             yield
     finally:
         if came:

@@ -60,7 +60,7 @@ class Capture:
     def complete(self) -> bool:
         return bool(self.responses) and self.responses[-1].WhichOneof("event") == "finished"
 
-    def checked(self) -> Self:
+    def raise_failure(self) -> Self:
         """Itself. Raises the CallError that ended it."""
         if self.failure is not None:
             raise self.failure

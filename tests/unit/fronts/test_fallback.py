@@ -63,11 +63,11 @@ def test_a_transition_is_told_with_its_evidence() -> None:
 
 
 def test_a_probe_that_measured_nothing_says_so() -> None:
-    response = reply.probed(ProbeReport(LADDER[0], ProbeVerdict.FAILED, "the engine stopped", seconds=1.5))
+    response = reply.probe_result(ProbeReport(LADDER[0], ProbeVerdict.FAILED, "the engine stopped", seconds=1.5))
     assert (response.verdict, response.reason, response.took.ToMilliseconds()) == ("failed", "the engine stopped", 1500)
     assert not response.HasField("acceptance")
     assert not response.HasField("speedup")
-    response = reply.probed(ProbeReport(LADDER[3], ProbeVerdict.BAD, "slow", 0.0, 0.7))
+    response = reply.probe_result(ProbeReport(LADDER[3], ProbeVerdict.BAD, "slow", 0.0, 0.7))
     assert (response.level.drafter, response.acceptance, response.speedup) == (PROMPT_LOOKUP, 0.0, 0.7)
     assert response.HasField("acceptance")
 

@@ -216,7 +216,7 @@ def test_the_services_fields_have_the_bodys_names() -> None:
     assert names.of("sampling.top_p") == "top_p"
     assert names.of("chat.messages[1].role") == "messages[0].role"
     assert names.of("chat.messages") == names.of("chat") == "messages"
-    long = names.renamed(InvalidRequest("chat", "5000 tokens", "1 to 4095 tokens"))
+    long = names.rename(InvalidRequest("chat", "5000 tokens", "1 to 4095 tokens"))
     assert openai_error(long)["error"]["code"] == "context_length_exceeded"
 
 

@@ -157,7 +157,7 @@ def run_pair(client: DraftdClient, ask: Ask, name: str, group: str, *, speculati
     captures = dict[ModePreference, Capture]()
     for mode in reversed(order) if speculative_first else order:
         captured = capture(client, replace(ask, mode=mode, skip_prefix_cache=True), timeout=_ANSWER_SECONDS)
-        captures[mode] = captured.checked()
+        captures[mode] = captured.raise_failure()
     return Pair(name, group, ask.sampling.greedy, *(captures[mode] for mode in order))
 
 

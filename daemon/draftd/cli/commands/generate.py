@@ -84,7 +84,7 @@ def command(
     text = "" if talks else " ".join(prompt or []) or _stdin()
     with daemon.connect() as client:
         with contextlib.closing(output.WaitingBar()) as loading:
-            model = client.loaded(wait, loading.hear_loading)
+            model = client.wait_until_loaded(wait, loading.hear_loading)
         chat = not raw and model.chat_template
         if system and not chat:
             why = "with --raw there is none" if raw else f"{model.model} has none"

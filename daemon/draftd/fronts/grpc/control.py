@@ -24,7 +24,7 @@ from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.inference import request_of
 from draftd.fronts.grpc.interceptors import Context
 from draftd.fronts.grpc.manifest import Manifests
-from draftd.fronts.grpc.reply import filled
+from draftd.fronts.grpc.reply import fill
 from draftd.hardware.state import HardwareView
 from draftd.journal import Journal
 from draftd.planning.flag import FlagService
@@ -111,7 +111,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         worth = None if learnt is None else learnt.worth(DRAFT_MODEL, self._planner.max_draft_tokens)
         link, verifies = self._link(), self._verification.has_status
         state = pb.DAEMON_STATE_DRAINING if self._service.draining else _STATES[self._worker.state]
-        return filled(
+        return fill(
             pb.GetStatusResponse,
             engine,
             version=__version__,
@@ -132,9 +132,9 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             transitions=map(reply.transition, self._journal.latest(_TRANSITIONS)),
             max_draft_tokens=ladder.level.max_draft_tokens,
             level_cause="" if fallback.signal is None else fallback.signal.cause,
-            flag=filled(pb.FlagState, flag),
+            flag=fill(pb.FlagState, flag),
             started=self._started,
-            prefix_cache=None if model is None else filled(pb.PrefixCache, engine.prefix),
+            prefix_cache=None if model is None else fill(pb.PrefixCache, engine.prefix),
             progress=self._worker.progress if loading else "",
             prompts=map(reply.prompt_progress, engine.prompts),
             draft_warning="" if worth is None else worth.warning,
@@ -163,7 +163,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         said = self._flags.strategy(flag_context) if flag is STRATEGY else self._flags.evaluate(flag_context)
         reason = f"{said.reason} ({said.error})" if said.error else said.reason
         return pb.GetFlagResponse(
-            flag=filled(pb.FlagState, state),
+            flag=fill(pb.FlagState, state),
             evaluation=pb.FlagEvaluation(
                 variant=said.variant,
                 value=said.value is True,
@@ -179,7 +179,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         # Not given up when the caller goes: half a change is no change.
         previous = await asyncio.to_thread(self._flags.set_variant, request.variant, flag)
         state = await asyncio.to_thread(self._flags.state, flag)
-        return pb.SetFlagResponse(flag=filled(pb.FlagState, state), previous_variant=previous)
+        return pb.SetFlagResponse(flag=fill(pb.FlagState, state), previous_variant=previous)
 
     async def GetLevel(self, request: pb.GetLevelRequest, context: Context) -> pb.GetLevelResponse:
         return pb.GetLevelResponse(fallback=reply.fallback(self._controller.state()))
@@ -208,7 +208,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         )
 
     async def RunProbe(self, request: pb.RunProbeRequest, context: Context) -> pb.RunProbeResponse:
-        return reply.probed(await self._end_of(await asyncio.to_thread(self._controller.probe)))
+        return reply.probe_result(await self._end_of(await asyncio.to_thread(self._controller.probe)))
 
     async def RunCanaries(self, request: pb.RunCanariesRequest, context: Context) -> pb.RunCanariesResponse:
         return reply.canaries(await self._end_of(await asyncio.to_thread(self._controller.canaries)))

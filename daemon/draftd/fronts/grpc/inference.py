@@ -160,16 +160,16 @@ def message_of(event: Event) -> pb.GenerateResponse:
             )
         )
     if isinstance(event, RequestStarted):
-        return pb.GenerateResponse(started=_started(event))
+        return pb.GenerateResponse(started=_started_message(event))
     if isinstance(event, LoadProgress):
         return pb.GenerateResponse(loading=pb.Loading(progress=event.progress))
     if isinstance(event, PromptProgress):
         return pb.GenerateResponse(prompt_progress=reply.prompt_progress(event))
-    return pb.GenerateResponse(finished=_finished(event))
+    return pb.GenerateResponse(finished=_finished_message(event))
 
 
-def _started(event: RequestStarted) -> pb.Started:
-    return reply.filled(
+def _started_message(event: RequestStarted) -> pb.Started:
+    return reply.fill(
         pb.Started,
         event,
         model=event.model.model,
@@ -178,7 +178,7 @@ def _started(event: RequestStarted) -> pb.Started:
     )
 
 
-def _finished(event: ChoiceFinished) -> pb.Finished:
+def _finished_message(event: ChoiceFinished) -> pb.Finished:
     outcome, stats = event.outcome, event.outcome.stats
     return pb.Finished(
         reason=number(pb.FinishReason, outcome.reason),

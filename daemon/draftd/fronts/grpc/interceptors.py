@@ -45,7 +45,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(_OPEN) or self._allowed(handler_call_details):
+        if handler is None or handler_call_details.method.startswith(_OPEN) or self._has_token(handler_call_details):
             return handler
 
         async def refuse(request: Any, context: Context) -> None:
@@ -55,7 +55,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
         return around(handler, refuse, handler.request_deserializer)
 
-    def _allowed(self, details: grpc.HandlerCallDetails) -> bool:
+    def _has_token(self, details: grpc.HandlerCallDetails) -> bool:
         # Every value is compared, in constant time: neither length of match nor order tells anything.
         values = [value for key, value in details.invocation_metadata or () if key == "authorization"]
         headers = (value if isinstance(value, bytes) else value.encode(errors="replace") for value in values)
@@ -87,7 +87,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             except DecodeError:
                 return explain(data, handler.request_deserializer.__self__.DESCRIPTOR)  # it is a message's FromString
 
-        async def guarded(request: Any, context: Context) -> Any:
+        async def guard(request: Any, context: Context) -> Any:
             try:
                 if handler.request_streaming:
                     return await inner(_well_formed(request), context)
@@ -105,7 +105,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 log.exception("%s failed", handler_call_details.method)
                 await abort(context, EngineFailure(f"internal error: {type(error).__name__}"))
 
-        return around(handler, guarded, parse)
+        return around(handler, guard, parse)
 
 
 async def _well_formed(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:

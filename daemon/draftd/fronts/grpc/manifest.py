@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL
 from draftd.engine.handle import EngineHandle
-from draftd.fronts.grpc.reply import filled
+from draftd.fronts.grpc.reply import fill
 from draftd.hardware.state import HardwareView
 from draftd.hardware.system import device, versions
 from draftd.model_info import ModelInfo
@@ -43,9 +43,9 @@ class Manifests:
     async def take(self) -> pb.GetManifestResponse:
         """Raises NotServing while the models load, NotNow where a file of theirs cannot be read. A caller that goes
         leaves it to be finished: what was hashed is not hashed again."""
-        return await asyncio.wrap_future(self._worker.fingerprints.submit(self._made))
+        return await asyncio.wrap_future(self._worker.fingerprints.submit(self._compose))
 
-    def _made(self) -> pb.GetManifestResponse:
+    def _compose(self) -> pb.GetManifestResponse:
         worker = self._worker
         info, machine = worker.info, device()
         state = self._hardware.state
@@ -56,7 +56,7 @@ class Manifests:
             "model.draft_path": info.draft_model or "",
             "model.light_draft_path": info.light_draft_model or "",
         }
-        return filled(
+        return fill(
             pb.GetManifestResponse,
             machine,
             version=self._version,
@@ -90,7 +90,7 @@ class Manifests:
             name=name,
             quantization=fingerprint.quantization,
             weight_bytes=weight_bytes,
-            files=[filled(pb.ModelFile, file) for file in fingerprint.files],
+            files=[fill(pb.ModelFile, file) for file in fingerprint.files],
             changed_since_load=files.changed,
         )
 

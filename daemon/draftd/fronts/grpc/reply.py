@@ -34,7 +34,7 @@ _UNIT = re.compile("_(bytes|tokens)$")
 M = TypeVar("M", bound=Message)
 
 
-def filled(kind: type[M], source: object, **others: Any) -> M:
+def fill(kind: type[M], source: object, **others: Any) -> M:
     """A message of that kind: `others` by name, and every field besides from the attribute of `source` that has its
     name, be it without the unit (`swap_used` for `swap_used_bytes`). Raises AttributeError where there is none. What
     is None stays unset."""
@@ -44,11 +44,11 @@ def filled(kind: type[M], source: object, **others: Any) -> M:
 
 
 def counts(c: DraftCounts) -> pb.DraftCounts:
-    return filled(pb.DraftCounts, c, draft_time=duration(c.draft_seconds), verify_time=duration(c.verify_seconds))
+    return fill(pb.DraftCounts, c, draft_time=duration(c.draft_seconds), verify_time=duration(c.verify_seconds))
 
 
 def model(served: ServedModel) -> pb.GetModelResponse:
-    return filled(
+    return fill(
         pb.GetModelResponse,
         served.info,
         speculation_reason=served.info.why_no(DRAFT_MODEL),
@@ -63,12 +63,12 @@ def model(served: ServedModel) -> pb.GetModelResponse:
 
 
 def prompt_progress(progress: PromptProgress) -> pb.PromptProgress:
-    return filled(pb.PromptProgress, progress, elapsed=duration(time.monotonic() - progress.began))
+    return fill(pb.PromptProgress, progress, elapsed=duration(time.monotonic() - progress.began))
 
 
 def plan(decode_plan: DecodePlan, quality: QualityClass) -> pb.DecodePlan:
     """`quality`: of the model whose text it will be."""
-    return filled(
+    return fill(
         pb.DecodePlan,
         decode_plan,
         mode=number(pb.DecodeMode, decode_plan.mode),
@@ -83,7 +83,7 @@ def plan(decode_plan: DecodePlan, quality: QualityClass) -> pb.DecodePlan:
 def remote_counts(c: RemoteCounts | None) -> pb.RemoteCounts | None:
     if c is None:
         return None
-    return filled(
+    return fill(
         pb.RemoteCounts,
         c,
         proposed_tokens=c.proposed,
@@ -142,7 +142,7 @@ def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
     if state is None:
         return None
     sample = state.sample
-    return filled(
+    return fill(
         control_pb2.Hardware,
         sample,
         age=duration(now - state.at),
@@ -169,24 +169,24 @@ def depth(learnt: LearntCosts | None, most: int) -> control_pb2.GetDepthResponse
         )
     costs, yields = learnt.depths(most)
     return control_pb2.GetDepthResponse(
-        costs=[filled(control_pb2.DepthCost, cost, plain=duration(cost.plain)) for cost in costs],
+        costs=[fill(control_pb2.DepthCost, cost, plain=duration(cost.plain)) for cost in costs],
         yields=[
-            filled(control_pb2.DepthYield, text, workload=number(pb.WorkloadClass, text.workload)) for text in yields
+            fill(control_pb2.DepthYield, text, workload=number(pb.WorkloadClass, text.workload)) for text in yields
         ],
     )
 
 
 def fallback(state: FallbackState) -> control_pb2.FallbackState:
-    return filled(
+    return fill(
         control_pb2.FallbackState,
         state,
         ladder=map(ladder_level, state.ladder),
         since=timestamp(state.since or None),
         cause="" if state.signal is None else state.signal.text,
-        hold=None if state.hold is None else filled(control_pb2.Hold, state.hold, until=timestamp(state.hold.until)),
+        hold=None if state.hold is None else fill(control_pb2.Hold, state.hold, until=timestamp(state.hold.until)),
         demands=map(_demand, state.signals),
         leases=[
-            filled(
+            fill(
                 control_pb2.Lease,
                 lease.notice,
                 alert=lease.notice.name,
@@ -212,7 +212,7 @@ def _remote_ladder(remote: RemoteState) -> control_pb2.FallbackState:
         position=state.position,
         since=timestamp(state.since or None),
         cause="" if state.signal is None else state.signal.text,
-        hold=None if state.hold is None else filled(control_pb2.Hold, state.hold, until=timestamp(state.hold.until)),
+        hold=None if state.hold is None else fill(control_pb2.Hold, state.hold, until=timestamp(state.hold.until)),
         demands=map(_demand, remote.signals),
         wait=duration(remote.wait),
         relapses=state.relapses,
@@ -220,13 +220,13 @@ def _remote_ladder(remote: RemoteState) -> control_pb2.FallbackState:
 
 
 def _demand(demand: Signal) -> control_pb2.Demand:
-    return filled(control_pb2.Demand, demand, signal=demand.cause.value, level=demand.asks_for.label)
+    return fill(control_pb2.Demand, demand, signal=demand.cause.value, level=demand.asks_for.label)
 
 
 def remote(target: str, link: LinkState, engine: EngineStatus, allowed: RemoteState | None) -> control_pb2.RemoteStatus:
     """The daemon that verifies for this one."""
     model = link.model
-    return filled(
+    return fill(
         control_pb2.RemoteStatus,
         link,
         target=target,
@@ -261,18 +261,16 @@ def verification(status: VerificationStatus) -> control_pb2.VerificationStatus:
 
 
 def peer_counts(c: PeerCounts) -> control_pb2.PeerCounts:
-    return filled(
-        control_pb2.PeerCounts, c, queue_time=duration(c.queue_seconds), target_time=duration(c.target_seconds)
-    )
+    return fill(control_pb2.PeerCounts, c, queue_time=duration(c.queue_seconds), target_time=duration(c.target_seconds))
 
 
 def group(status: GroupStatus) -> control_pb2.GroupStatus:
     """The ranks that the target runs on."""
-    return filled(
+    return fill(
         control_pb2.GroupStatus,
         status,
         ranks=[
-            filled(
+            fill(
                 control_pb2.RankStatus,
                 rank,
                 collective=duration(rank.collective_seconds),
@@ -286,26 +284,26 @@ def group(status: GroupStatus) -> control_pb2.GroupStatus:
 
 
 def ladder_level(level: LadderLevel) -> control_pb2.LadderLevel:
-    return filled(control_pb2.LadderLevel, level, level=level.kind.label)
+    return fill(control_pb2.LadderLevel, level, level=level.kind.label)
 
 
 def transition(entry: Transition) -> control_pb2.Transition:
-    return filled(control_pb2.Transition, entry)
+    return fill(control_pb2.Transition, entry)
 
 
-def probed(report: ProbeReport) -> control_pb2.RunProbeResponse:
-    return filled(control_pb2.RunProbeResponse, report, level=ladder_level(report.level), took=duration(report.seconds))
+def probe_result(report: ProbeReport) -> control_pb2.RunProbeResponse:
+    return fill(control_pb2.RunProbeResponse, report, level=ladder_level(report.level), took=duration(report.seconds))
 
 
 def canaries(report: CanaryReport) -> control_pb2.RunCanariesResponse:
-    return filled(
+    return fill(
         control_pb2.RunCanariesResponse, report, results=map(_canary, report.outcomes), took=duration(report.seconds)
     )
 
 
 def _canary(outcome: CanaryOutcome) -> control_pb2.CanaryResult:
     divergence = outcome.divergence
-    return filled(
+    return fill(
         control_pb2.CanaryResult,
         outcome,
         diverged=divergence is not None,

@@ -53,7 +53,7 @@ class GrpcServer:
         self._verification, self._log = verification, RateLimitedLog(log)
         # Telemetry first: it must see what the others refuse.
         interceptors: list[Any] = [telemetry]
-        self._auth = AuthInterceptor(secrets_of(settings.token), self._refused)
+        self._auth = AuthInterceptor(secrets_of(settings.token), self._log_refusal)
         if settings.token is not None:
             interceptors.append(self._auth)
         interceptors.append(ErrorInterceptor(settings.max_message_bytes))
@@ -104,9 +104,9 @@ class GrpcServer:
         """Calls that go on for longer than `grace` seconds are cancelled."""
         await self._server.stop(grace)
 
-    def _refused(self, method: str, error: DraftdError, peer: str) -> None:
+    def _log_refusal(self, method: str, error: DraftdError, peer: str) -> None:
         if method.startswith(f"/{VERIFICATION}/"):
-            self._verification.refused(error, peer)
+            self._verification.count_refusal(error, peer)
         else:
             host = peer.rpartition(":")[0]
             self._log.write(logging.WARNING, method, f"{method} of {peer} was refused: {error.message}", host)
@@ -131,11 +131,11 @@ def _bind(server: grpc.aio.Server, settings: ServerSettings, credentials: grpc.S
     except RuntimeError:
         port = 0
     if not port:
-        raise taken(settings)
+        raise port_error(settings)
     return port
 
 
-def taken(settings: ServerSettings) -> ConfigError:
+def port_error(settings: ServerSettings) -> ConfigError:
     """That it cannot listen there."""
     return ConfigError("server.port", settings.port, free_port("server.port", settings.host))
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from draftd.errors import DeadlineExceeded, DraftdError, InvalidRequest, NotEnabled, OtherProtocol
 from draftd.fronts.grpc.interceptors import Context
-from draftd.fronts.grpc.reply import filled
+from draftd.fronts.grpc.reply import fill
 from draftd.service.peers import PeerConnection
 from draftd.service.stream import stall_guard
 from draftd.service.verification import VerificationService
@@ -27,7 +27,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
         """`write_stall_seconds`: the connection of an edge that reads nothing for so long is ended; None: never."""
         self._service, self._stall = service, write_stall_seconds
 
-    def refused(self, error: DraftdError, address: str) -> None:
+    def count_refusal(self, error: DraftdError, address: str) -> None:
         """A connection was, or was ended for what it sent or did not read."""
         self._service.refusals.add(error, "a connection", address)
 
@@ -35,7 +35,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
         try:
             await self._verify(requests, context)
         except DraftdError as error:
-            self.refused(error, context.peer())
+            self.count_refusal(error, context.peer())
             raise
 
     async def _verify(self, requests: AsyncIterator[pb.VerifyRequest], context: Context) -> None:
@@ -43,7 +43,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
         self._check_enabled()
         hello = await _hello(requests)
         identity = await self._service.identity()
-        welcome = pb.VerifyResponse(welcome=filled(pb.Welcome, identity, protocol=VERSION))
+        welcome = pb.VerifyResponse(welcome=fill(pb.Welcome, identity, protocol=VERSION))
         connection = self._service.connect(hello.edge, context.peer())
         both: list[asyncio.Task[None]] = []
         try:
@@ -70,7 +70,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
             if request.count > MOST_TOKENS:
                 raise InvalidRequest("count", request.count, f"at most {MOST_TOKENS}")
         except DraftdError as error:
-            self.refused(error, context.peer())
+            self.count_refusal(error, context.peer())
             raise
         page = tokens[request.first : request.first + request.count]
         return pb.GetVocabularyResponse(fingerprint=fingerprint, size=len(tokens), tokens=page)

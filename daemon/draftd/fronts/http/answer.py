@@ -27,7 +27,7 @@ def deltas_of(chunk: Chunk) -> Sequence[Delta]:
     return (TextDelta(text),) if (text := chunk.text) else ()
 
 
-def succeeded(end: ChoiceFinished) -> bool:
+def is_success(end: ChoiceFinished) -> bool:
     """Otherwise an error follows."""
     return end.outcome.reason in (FinishReason.STOP, FinishReason.LENGTH)
 
@@ -73,7 +73,7 @@ def token_logprobs(emission: Emission, token_bytes: TokenBytes) -> Iterator[dict
 
 
 def _entry(data: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": data.decode(errors="replace"), "logprob": bounded(logprob), "bytes": list(data)}
+    return {"token": data.decode(errors="replace"), "logprob": bound_logprob(logprob), "bytes": list(data)}
 
 
 def prompt_logprobs(chunk: Chunk, token_bytes: TokenBytes, most: int | None = None) -> list[dict[str, Any] | None]:
@@ -81,7 +81,7 @@ def prompt_logprobs(chunk: Chunk, token_bytes: TokenBytes, most: int | None = No
 
     def entry(token: int, logprob: float, rank: int) -> dict[str, Any]:
         text = token_bytes(token).decode(errors="replace")
-        return {"logprob": bounded(logprob), "rank": rank, "decoded_token": text}
+        return {"logprob": bound_logprob(logprob), "rank": rank, "decoded_token": text}
 
     entries: list[dict[str, Any] | None] = [None]
     for token, logprobs in zip(chunk.prompt[1:], chunk.emission.prompt or (), strict=True):
@@ -92,7 +92,7 @@ def prompt_logprobs(chunk: Chunk, token_bytes: TokenBytes, most: int | None = No
     return entries
 
 
-def bounded(logprob: float) -> float:
+def bound_logprob(logprob: float) -> float:
     return max(_LEAST, logprob)
 
 
@@ -110,12 +110,12 @@ def usage(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
     }
 
 
-def added(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def sum_usages(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The usage of several prompts."""
     total = dict(usages[0])
     for usage in usages[1:]:
         for key, value in usage.items():
-            total[key] = added([total[key], value]) if isinstance(value, dict) else total[key] + value
+            total[key] = sum_usages([total[key], value]) if isinstance(value, dict) else total[key] + value
     return total
 
 
@@ -124,10 +124,10 @@ def metrics(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
     drafted; `…_per_position` are draftd's own."""
     counts = total(one.outcome.stats.counts for one in finished)
     times = _times(finished[0].outcome.stats) if len(finished) == 1 else {}
-    return {**times, "speculative_decoding": _speculative(counts), "draftd": _routed(finished)}
+    return {**times, "speculative_decoding": _speculative(counts), "draftd": _route_figures(finished)}
 
 
-def _routed(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
+def _route_figures(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
     """Which way the answer went, its class and its cost; of several choices the least class, and the sum."""
     costs = [one.price.cost for one in finished if one.price.cost is not None]
     classes = [one.price.quality for one in finished if one.price.quality is not None]

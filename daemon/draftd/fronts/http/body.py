@@ -49,7 +49,7 @@ MostTokens = Annotated[Int, AfterValidator(lambda most: 2**31 - 1 if most == -1 
 Seed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 
 
-def _listed(value: object) -> object:
+def _text_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
@@ -57,7 +57,7 @@ def text_parts(value: object) -> object:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
-Texts = Annotated[Items[str], BeforeValidator(_listed)]
+Texts = Annotated[Items[str], BeforeValidator(_text_list)]
 
 
 class Body(BaseModel):
@@ -199,7 +199,7 @@ class CommonBody(UnservedFields):
     grammar: Any = None
     draftd: DraftdFields = Field(default_factory=DraftdFields)
 
-    def shared(self, client: str) -> dict[str, Any]:
+    def common_fields(self, client: str) -> dict[str, Any]:
         """The fields of `service.request.Request` that do not differ. Raises InvalidRequest."""
         for name in UnservedFields.model_fields:
             if (value := getattr(self, name)) and value != _OFF.get(name):
@@ -367,14 +367,14 @@ def text_of(parts: Sequence[MessagePart] | None, field: str, kinds: Mapping[str,
     return "\n".join(texts)
 
 
-def parsed(kind: type[B], data: bytes) -> B:
+def parse_body(kind: type[B], data: bytes) -> B:
     """Half a character, which JavaScript has where it cuts a text, becomes U+FFFD. Raises InvalidRequest, which names
     the first field that is wrong."""
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
         if error.errors()[0]["type"] == "json_invalid" and (whole := _without_halves(data)) is not None:
-            return parsed(kind, whole)
+            return parse_body(kind, whole)
         field, value, allowed = wrong_field(error)
         raise InvalidRequest(field or "body", value, allowed) from None
 

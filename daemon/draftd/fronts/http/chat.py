@@ -7,8 +7,15 @@ from typing import Any
 
 from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.answer import CollectedChoice, TokenBytes, deltas_of, prompt_logprobs, succeeded, token_logprobs
-from draftd.fronts.http.body import Body, CommonBody, Int, Items, MostTokens, Parts, as_json, parsed, text_of
+from draftd.fronts.http.answer import (
+    CollectedChoice,
+    TokenBytes,
+    deltas_of,
+    is_success,
+    prompt_logprobs,
+    token_logprobs,
+)
+from draftd.fronts.http.body import Body, CommonBody, Int, Items, MostTokens, Parts, as_json, parse_body, text_of
 from draftd.fronts.http.choices import FORMAT, ChoicesBody, ChoicesReply, finish, response_format
 from draftd.fronts.http.errors import Names
 from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope
@@ -81,10 +88,10 @@ class ChatBody(ChoicesBody):
     echo: Any = None
 
 
-def asked(call: HttpExchange, scope: Scope) -> ParsedBody:
+def parse_request(call: HttpExchange, scope: Scope) -> ParsedBody:
     """Raises InvalidRequest, which names the body's field."""
-    body = parsed(ChatBody, call.body)
-    model = scope.served(body.model)
+    body = parse_body(ChatBody, call.body)
+    model = scope.resolve_model(body.model)
     _check_unserved(body)
     wanted, called = fields.wanted_format(body, response_format(body.response_format), *FORMAT)
     choice, allowed = tool_choice(body.tool_choice)
@@ -103,7 +110,7 @@ def asked(call: HttpExchange, scope: Scope) -> ParsedBody:
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         response_format=wanted,
-        **body.shared(call.client),
+        **body.common_fields(call.client),
     )
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     names = Names(
@@ -235,7 +242,7 @@ class ChatReply(ChoicesReply):
         choice = self._choices.setdefault(event.choice, CollectedChoice())
         if isinstance(event, ChoiceFinished):
             choice.finished = event
-            return self._ended(event) if self._stream and succeeded(event) else b""
+            return self._end_choice(event) if self._stream and is_success(event) else b""
         if self._stream:
             return self._chunk(event)
         if event.prompt:
@@ -290,6 +297,6 @@ class ChatReply(ChoicesReply):
             delta = {"role": "assistant", "content": "", **delta}
         return self._piece({"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": None})
 
-    def _ended(self, event: ChoiceFinished) -> bytes:
+    def _end_choice(self, event: ChoiceFinished) -> bytes:
         begun = b"" if event.choice in self._begun else self._said(event.choice, {})
         return begun + self._piece({"index": event.choice, "delta": {}, "logprobs": None, **finish(event)})

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from draftd.errors import DraftdError, InvalidRequest
-from draftd.fronts.http.answer import CollectedChoice, TokenBytes, added, metrics, usage
+from draftd.fronts.http.answer import CollectedChoice, TokenBytes, metrics, sum_usages, usage
 from draftd.fronts.http.body import Body, CommonBody, Int, MostTokens, Texts, as_json
 from draftd.fronts.http.errors import openai_error
 from draftd.fronts.http.stream import COMMENT, DONE, data
@@ -44,7 +44,7 @@ class ChoicesBody(CommonBody):
     response_format: Format | None = None
     return_progress: bool | None = None
 
-    def shared(self, client: str) -> dict[str, Any]:
+    def common_fields(self, client: str) -> dict[str, Any]:
         """Raises InvalidRequest, also for what no event of a stream has, as in vLLM."""
         if self.prompt_logprobs is not None and self.stream:
             raise InvalidRequest("prompt_logprobs", self.prompt_logprobs, "none where stream is true")
@@ -53,7 +53,7 @@ class ChoicesBody(CommonBody):
             "prompt_logprobs": self.prompt_logprobs,
             "n": 1 if self.n is None else self.n,
             "return_progress": bool(self.stream and self.return_progress),
-            **super().shared(client),
+            **super().common_fields(client),
         }
 
 
@@ -113,7 +113,7 @@ class ChoicesReply:
         choices = [self._choice(index, choice) for index, choice in sorted(self._choices.items())]
         return {**self._head, "choices": choices, **self._figures(counted=True)}
 
-    def failed(self, error: DraftdError) -> bytes:
+    def failure_event(self, error: DraftdError) -> bytes:
         return data(openai_error(error))
 
     def _choice(self, index: int, choice: CollectedChoice) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class ChoicesReply:
             by_prompt = defaultdict[int, list[ChoiceFinished]](list)
             for index, choice in self._choices.items():
                 by_prompt[index // self._per_prompt].append(choice.end)
-            figures["usage"] = added([usage(choices) for choices in by_prompt.values()])
+            figures["usage"] = sum_usages([usage(choices) for choices in by_prompt.values()])
         if self._measured:
             figures["metrics"] = metrics([choice.end for choice in self._choices.values()])
         return figures

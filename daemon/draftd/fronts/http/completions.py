@@ -8,8 +8,8 @@ from typing import Any
 from draftd.core import TokenLogprobs
 from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.answer import CollectedChoice, TokenBytes, bounded, prompt_logprobs, succeeded
-from draftd.fronts.http.body import Int, parsed, token_ids
+from draftd.fronts.http.answer import CollectedChoice, TokenBytes, bound_logprob, is_success, prompt_logprobs
+from draftd.fronts.http.body import Int, parse_body, token_ids
 from draftd.fronts.http.choices import FORMAT, ChoicesBody, ChoicesReply, finish, response_format
 from draftd.fronts.http.errors import Names
 from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope
@@ -37,10 +37,10 @@ class CompletionBody(ChoicesBody):
     add_special_tokens: bool | None = None
 
 
-def asked(call: HttpExchange, scope: Scope) -> ParsedBody:
+def parse_request(call: HttpExchange, scope: Scope) -> ParsedBody:
     """Raises InvalidRequest, which names the body's field."""
-    body = parsed(CompletionBody, call.body)
-    model = scope.served(body.model)
+    body = parse_body(CompletionBody, call.body)
+    model = scope.resolve_model(body.model)
     if body.suffix:
         raise InvalidRequest("suffix", body.suffix, "none: text is only added at the end")
     if body.add_special_tokens is False:
@@ -53,7 +53,7 @@ def asked(call: HttpExchange, scope: Scope) -> ParsedBody:
         "logprobs": body.logprobs,
         "echo": bool(body.echo),
         "response_format": wanted,
-        **body.shared(call.client),
+        **body.common_fields(call.client),
     }
     requests = [Request(prompt=one, **shared) for one in prompts(body.prompt)]
     reply = CompletionReply(model, scope.service.token_bytes, body)
@@ -98,7 +98,7 @@ class CompletionReply(ChoicesReply):
         choice = self._choices.setdefault(index, CollectedChoice())
         if isinstance(event, ChoiceFinished):
             choice.finished = event
-            return self._said(index, "", None, finish(event)) if self._stream and succeeded(event) else b""
+            return self._said(index, "", None, finish(event)) if self._stream and is_success(event) else b""
         return self._chunk(event, index, choice)
 
     def _choice(self, index: int, choice: CollectedChoice) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class CompletionReply(ChoicesReply):
             tokens, logprobs = event.prompt, (None, *(event.emission.prompt or ()))
         for token, chosen, offset in zip(tokens, logprobs, event.offsets, strict=False):
             lists["tokens"].append(self._text(token))
-            lists["token_logprobs"].append(None if chosen is None else bounded(chosen.logprob))
+            lists["token_logprobs"].append(None if chosen is None else bound_logprob(chosen.logprob))
             lists["top_logprobs"].append(None if chosen is None else self._top(chosen))
             lists["text_offset"].append(offset)
         return lists
@@ -141,7 +141,7 @@ class CompletionReply(ChoicesReply):
         """By text. Of several tokens with one text, such as bytes of a character, the likeliest."""
         top: dict[str, float] = {}
         for token, logprob in chosen.top[: self._likeliest]:
-            top.setdefault(self._text(token), bounded(logprob))
+            top.setdefault(self._text(token), bound_logprob(logprob))
         return top
 
     def _text(self, token: int) -> str:

@@ -42,12 +42,12 @@ class HttpConnection(BoundedConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.late = asyncio.get_running_loop().call_later(self.connections.request_seconds, self._hang_up)
-        self.connections.made(self)
+        self.connections.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self.late is not None:
             self.late.cancel()
-        self.connections.lost(self)
+        self.connections.remove(self)
         super().connection_lost(exc)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # asyncio's may be either
@@ -94,7 +94,7 @@ class HttpConnections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def made(self, connection: HttpConnection) -> None:
+    def add(self, connection: HttpConnection) -> None:
         if len(self._open) >= self._most:
             idle = next((connection for connection in self._open if connection.idle), None)
             if idle is None:
@@ -104,13 +104,13 @@ class HttpConnections:
             idle.force_close()
         self._open[connection] = None
 
-    def used(self, connection: HttpConnection) -> None:
+    def mark_used(self, connection: HttpConnection) -> None:
         """It has asked something: it is the youngest."""
         connection.has_request = True
         if connection in self._open:
             self._open[connection] = self._open.pop(connection)
 
-    def lost(self, connection: HttpConnection) -> None:
+    def remove(self, connection: HttpConnection) -> None:
         self._open.pop(connection, None)
 
 

@@ -161,7 +161,7 @@ class Names:
                 return self.table[place] + path[len(place) :]
         return path
 
-    def renamed(self, error: DraftdError) -> DraftdError:
+    def rename(self, error: DraftdError) -> DraftdError:
         """The same error of the body's field."""
         if not isinstance(error, FieldError) or (name := self.of(error.field)) == error.field:
             return error

@@ -35,7 +35,7 @@ class Reply(Protocol):
     def whole(self) -> Mapping[str, Any]:
         """The answer in one piece, when all was told."""
 
-    def failed(self, error: DraftdError) -> bytes:
+    def failure_event(self, error: DraftdError) -> bytes:
         """What a stream that has begun says of it."""
 
 
@@ -64,11 +64,11 @@ class HttpExchange:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What endpoints work with. `served`: the model's own name, for the one that a client asks for; raises NotFound for
-    another's."""
+    """The service and the names of its model. `resolve_model` returns the model's own name for the name that a client
+    sent, and raises NotFound for another model's."""
 
     service: InferenceService
-    served: Callable[[str | None], str]
+    resolve_model: Callable[[str | None], str]
 
 
 async def answer(body: ParsedBody, call: HttpExchange, scope: Scope, keep_alive_seconds: float) -> web.StreamResponse:
@@ -104,7 +104,7 @@ async def answer(body: ParsedBody, call: HttpExchange, scope: Scope, keep_alive_
     except Exception as error:
         if not stream.begun:
             raise
-        await stream.end(reply.failed(error if isinstance(error, DraftdError) else internal(error)))
+        await stream.end(reply.failure_event(error if isinstance(error, DraftdError) else internal(error)))
         raise StreamFailed(error, stream.response) from error
     finally:
         await stream.close()
@@ -136,7 +136,7 @@ async def _ask(service: InferenceService, body: ParsedBody, take: Callable[[Even
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
     except DraftdError as error:
-        raise body.names.renamed(error) from None
+        raise body.names.rename(error) from None
 
 
 def json_response(what: Mapping[str, Any], headers: Mapping[str, str], status: int = 200) -> web.Response:

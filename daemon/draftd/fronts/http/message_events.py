@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from draftd.errors import DraftdError
-from draftd.fronts.http.answer import deltas_of, metrics, succeeded, usage
+from draftd.fronts.http.answer import deltas_of, is_success, metrics, usage
 from draftd.fronts.http.errors import anthropic_error
 from draftd.fronts.http.stream import event
 from draftd.service.request import (
@@ -56,16 +56,18 @@ class MessageReply:
         if isinstance(emitted, Chunk):
             events = [item for delta in deltas_of(emitted) for item in self._delta(delta)]
         else:
-            events = list(self._begun(emitted) if isinstance(emitted, RequestStarted) else self._ended(emitted))
+            events = list(
+                self._begin_answer(emitted) if isinstance(emitted, RequestStarted) else self._end_answer(emitted)
+            )
         return b"".join(event(item["type"], item) for item in events)
 
     def whole(self) -> Mapping[str, Any]:
         return self._message
 
-    def failed(self, error: DraftdError) -> bytes:
+    def failure_event(self, error: DraftdError) -> bytes:
         return event("error", anthropic_error(error))
 
-    def _begun(self, start: RequestStarted) -> Iterator[_Event]:
+    def _begin_answer(self, start: RequestStarted) -> Iterator[_Event]:
         self._message["id"] = f"msg_{start.request_id}"
         self._message["usage"] = {
             "input_tokens": start.prompt_tokens,
@@ -121,9 +123,9 @@ class MessageReply:
         self._open = ""
         yield {"type": "content_block_stop", "index": self._index}
 
-    def _ended(self, end: ChoiceFinished) -> Iterator[_Event]:
+    def _end_answer(self, end: ChoiceFinished) -> Iterator[_Event]:
         yield from self._close()
-        if not succeeded(end):
+        if not is_success(end):
             return
         token_usage = usage([end])
         cached = token_usage["prompt_tokens_details"]["cached_tokens"]

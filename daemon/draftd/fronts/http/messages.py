@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.body import Body, CommonBody, Items, MostTokens, Parts, Texts, as_json, parsed, text_of
+from draftd.fronts.http.body import Body, CommonBody, Items, MostTokens, Parts, Texts, as_json, parse_body, text_of
 from draftd.fronts.http.chat import template_arguments
 from draftd.fronts.http.errors import Names, ThreadNotServed
 from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope
@@ -89,10 +89,10 @@ class MessageBody(CommonBody):
     thread: Any = None
 
 
-def asked(call: HttpExchange, scope: Scope) -> ParsedBody:
+def parse_request(call: HttpExchange, scope: Scope) -> ParsedBody:
     """Raises InvalidRequest, which names the body's field."""
-    body = parsed(MessageBody, call.body)
-    model = scope.served(body.model)
+    body = parse_body(MessageBody, call.body)
+    model = scope.resolve_model(body.model)
     request, names = _request(body, call.client)
     reply = MessageReply(model, measured=bool(body.include_metrics))
     return ParsedBody((request,), reply, bool(body.stream), names)
@@ -115,7 +115,7 @@ def _request(body: MessageBody, client: str) -> tuple[Request, Names]:
         read += _messages(item, f"messages[{i}]", names)
     continues = _continues(read)
     choice = body.tool_choice
-    shared = body.shared(client)
+    shared = body.common_fields(client)
     if not shared["caller"] and body.metadata is not None and body.metadata.user_id is not None:
         shared["caller"] = fields.beginning(body.metadata.user_id)
     config = body.output_config or OutputConfig()
@@ -156,15 +156,15 @@ def _messages(item: MessageItem, place: str, names: dict[str, str]) -> Iterable[
     for i, block in enumerate(item.content):
         field = f"{place}.content[{i}]"
         if block.type == "text":
-            texts.append(_given(block.text, f"{field}.text"))
+            texts.append(_require(block.text, f"{field}.text"))
         elif block.type == "thinking":
-            thoughts.append(_given(block.thinking, f"{field}.thinking"))
+            thoughts.append(_require(block.thinking, f"{field}.thinking"))
         elif block.type == "tool_use":
-            name, arguments = _given(block.name, f"{field}.name"), as_json(block.input or {}, f"{field}.input")
-            calls.append(ToolCall(_given(block.id, f"{field}.id"), name, arguments))
+            name, arguments = _require(block.name, f"{field}.name"), as_json(block.input or {}, f"{field}.input")
+            calls.append(ToolCall(_require(block.id, f"{field}.id"), name, arguments))
             names[calls[-1].id] = name
         elif block.type == "tool_result":
-            call_id = _given(block.tool_use_id, f"{field}.tool_use_id")
+            call_id = _require(block.tool_use_id, f"{field}.tool_use_id")
             content = text_of(block.content, f"{field}.content", _TEXT, of_tool=True)
             yield Message("tool", content, tool_call_id=call_id, name=names.get(call_id, "")), field
         elif block.type != "redacted_thinking":
@@ -190,7 +190,7 @@ def _continues(read: list[tuple[Message, str]]) -> bool:
     return True
 
 
-def _given(value: str | None, field: str) -> str:
+def _require(value: str | None, field: str) -> str:
     if value is None:
         raise InvalidRequest(field, None, "a value: it must be given")
     return value
@@ -216,7 +216,7 @@ def _choice(choice: ToolChoice) -> ToolMode | str:
         return modes[choice.type]
     if choice.type != "tool":
         raise InvalidRequest("tool_choice.type", choice.type, "auto, any, none, tool")
-    return _given(choice.name or None, "tool_choice.name")
+    return _require(choice.name or None, "tool_choice.name")
 
 
 def _template_arguments(body: MessageBody, effort: str | None) -> Mapping[str, Any]:

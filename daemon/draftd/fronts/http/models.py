@@ -17,7 +17,7 @@ def names_of(model: ServedModel, aliases: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([own, own.rstrip("/").rpartition("/")[2] or own, *aliases]))
 
 
-def served(model: ServedModel, aliases: Sequence[str], wanted: str | None) -> str:
+def resolve_name(model: ServedModel, aliases: Sequence[str], wanted: str | None) -> str:
     """The model's own name; where none was asked for, too. Raises ModelNotFound for another's."""
     names = names_of(model, aliases)
     if wanted and not any(fnmatchcase(wanted, name) if name in aliases else wanted == name for name in names):
@@ -25,19 +25,19 @@ def served(model: ServedModel, aliases: Sequence[str], wanted: str | None) -> st
     return names[0]
 
 
-def listed(model: ServedModel, aliases: Sequence[str], since: float) -> dict[str, Any]:
+def list_models(model: ServedModel, aliases: Sequence[str], since: float) -> dict[str, Any]:
     """All names, as OpenAI lists models, with what Anthropic's clients read beside; no patterns."""
     names = names_of(model, [one for one in aliases if not set("*?[") & set(one)])
     return {
         "object": "list",
-        "data": [described(model, name, since) for name in names],
+        "data": [describe_model(model, name, since) for name in names],
         "has_more": False,
         "first_id": names[0],
         "last_id": names[-1],
     }
 
 
-def described(model: ServedModel, name: str, since: float) -> Mapping[str, Any]:
+def describe_model(model: ServedModel, name: str, since: float) -> Mapping[str, Any]:
     """`max_model_len`: vLLM's word for the context, which clients read."""
     return {
         "id": name,

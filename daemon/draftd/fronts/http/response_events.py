@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from draftd.errors import DraftdError
-from draftd.fronts.http.answer import TokenBytes, deltas_of, metrics, succeeded, token_logprobs, usage
+from draftd.fronts.http.answer import TokenBytes, deltas_of, is_success, metrics, token_logprobs, usage
 from draftd.fronts.http.errors import code_of
 from draftd.fronts.http.store import ResponseStore, StoredAnswer
 from draftd.fronts.http.stream import COMMENT, event
@@ -86,12 +86,12 @@ class ResponseReply:
     def take(self, event: AnswerEvent, prompt: int) -> bytes:
         if isinstance(event, Chunk):
             return self._said(self._chunk(event))
-        return self._said(self._begun(event) if isinstance(event, RequestStarted) else self._ended(event))
+        return self._said(self._begin_answer(event) if isinstance(event, RequestStarted) else self._end_answer(event))
 
     def whole(self) -> Mapping[str, Any]:
         return self._response
 
-    def failed(self, error: DraftdError) -> bytes:
+    def failure_event(self, error: DraftdError) -> bytes:
         self._response["status"] = "failed"
         self._response["error"] = {"code": code_of(error) or "server_error", "message": error.message}
         return self._said([("response.failed", {"response": self._response})])
@@ -103,7 +103,7 @@ class ResponseReply:
             self._number += 1
         return b"".join(said)
 
-    def _begun(self, start: RequestStarted) -> Iterator[_Event]:
+    def _begin_answer(self, start: RequestStarted) -> Iterator[_Event]:
         self._response["id"] = f"resp_{start.request_id}"
         yield "response.created", {"response": self._response}
         yield "response.in_progress", {"response": self._response}
@@ -199,8 +199,8 @@ class ResponseReply:
         self._response["output"].append(item)
         yield "response.output_item.done", {"output_index": opened.index, "item": item}
 
-    def _ended(self, end: ChoiceFinished) -> Iterator[_Event]:
-        if not succeeded(end):
+    def _end_answer(self, end: ChoiceFinished) -> Iterator[_Event]:
+        if not is_success(end):
             yield from self._close("incomplete")
             return
         whole = end.outcome.reason.value == "stop"
@@ -217,7 +217,7 @@ class ResponseReply:
     def _keep(self) -> None:
         if self._store is None:
             return
-        before, answer = self._messages, answered(self._response["output"])
+        before, answer = self._messages, message_of_output(self._response["output"])
         if self._continues:
             before, begun = before[:-1], before[-1]
             whole = begun.content + answer.content
@@ -235,7 +235,7 @@ def _part(kind: str, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any
     return {**part, "annotations": [], "logprobs": logprobs} if kind == "message" else part
 
 
-def answered(output: list[dict[str, Any]]) -> Message:
+def message_of_output(output: list[dict[str, Any]]) -> Message:
     """The answer's items as the message that a conversation goes on from."""
     texts: list[str] = []
     thoughts: list[str] = []

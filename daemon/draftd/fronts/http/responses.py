@@ -9,7 +9,7 @@ from typing import Any
 
 from draftd.errors import InvalidRequest
 from draftd.fronts.http import body as fields
-from draftd.fronts.http.body import Body, CommonBody, Int, Items, MostTokens, Parts, as_json, parsed, text_of
+from draftd.fronts.http.body import Body, CommonBody, Int, Items, MostTokens, Parts, as_json, parse_body, text_of
 from draftd.fronts.http.chat import Function, check_allowed, template_arguments, tool, tool_choice
 from draftd.fronts.http.choices import FORMAT, Format, response_format
 from draftd.fronts.http.errors import Names, ResponseNotFound
@@ -83,10 +83,10 @@ class ResponseBody(CommonBody):
     prompt: Any = None
 
 
-def asked(call: HttpExchange, scope: Scope, store: ResponseStore) -> ParsedBody:
+def parse_request(call: HttpExchange, scope: Scope, store: ResponseStore) -> ParsedBody:
     """Raises InvalidRequest, which names the body's field."""
-    body = parsed(ResponseBody, call.body)
-    model = scope.served(body.model)
+    body = parse_body(ResponseBody, call.body)
+    model = scope.resolve_model(body.model)
     for name in ("background", "conversation", "prompt"):
         if getattr(body, name):
             raise InvalidRequest(name, getattr(body, name), "none: it is not served")
@@ -113,7 +113,7 @@ def asked(call: HttpExchange, scope: Scope, store: ResponseStore) -> ParsedBody:
         max_tokens=body.max_output_tokens,
         logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
         response_format=wanted,
-        **body.shared(call.client),
+        **body.common_fields(call.client),
     )
     own = {"chat": "input", "chat.messages": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
     names = Names(
@@ -123,7 +123,7 @@ def asked(call: HttpExchange, scope: Scope, store: ResponseStore) -> ParsedBody:
         [(r"^\.tool_calls(\[\d+\])?", "")],  # which are items
     )
     reply = ResponseReply(
-        _described(body, model),
+        _describe(body, model),
         scope.service.token_bytes,
         offered,
         measured=bool(body.include_metrics),
@@ -135,7 +135,7 @@ def asked(call: HttpExchange, scope: Scope, store: ResponseStore) -> ParsedBody:
     return ParsedBody((request,), reply, bool(body.stream), names)
 
 
-def listed(stored: StoredAnswer, query: Mapping[str, str]) -> dict[str, Any]:
+def list_items(stored: StoredAnswer, query: Mapping[str, str]) -> dict[str, Any]:
     """The items of an answer's input, as OpenAI lists them: the latest first, unless `order` is asc; up to `limit`,
     those that follow the item `after`. Raises InvalidRequest."""
     order, limit, after = query.get("order", "desc"), query.get("limit", "20"), query.get("after")
@@ -154,7 +154,7 @@ def listed(stored: StoredAnswer, query: Mapping[str, str]) -> dict[str, Any]:
     return {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": len(items) > len(shown)}
 
 
-def _described(body: ResponseBody, model: str) -> dict[str, Any]:
+def _describe(body: ResponseBody, model: str) -> dict[str, Any]:
     """What an answer repeats of its question."""
     text = {"type": "text"}
     if body.text is not None and body.text.format is not None:
@@ -232,13 +232,13 @@ def _conversation(body: ResponseBody, store: ResponseStore) -> _Conversation:
     if not isinstance(body.input, list):
         raise InvalidRequest("input", body.input, "a text, or a list of items")
     # Parsed by itself, so that a text needs no union, whose errors would name its members.
-    talk.items = [_referred(item, f"input[{i}]", store) for i, item in enumerate(body.input)]
+    talk.items = [_resolve_reference(item, f"input[{i}]", store) for i, item in enumerate(body.input)]
     for i, item in enumerate(fields.checked_part(Input, {"input": talk.items}).input):
         _add(item, f"input[{i}]", talk)
     return talk
 
 
-def _referred(item: Any, place: str, store: ResponseStore) -> Any:
+def _resolve_reference(item: Any, place: str, store: ResponseStore) -> Any:
     """The item itself, or the stored one that it stands for. Its type may be left out."""
     if not isinstance(item, dict) or (item.get("type") != "item_reference" and set(item) != {"id"}):
         return item
@@ -261,14 +261,14 @@ def _add(item: Item, place: str, talk: _Conversation) -> None:
         thoughts = text_of(item.content, f"{place}.content", _THOUGHT)
         talk.thought = thoughts or text_of(item.summary, f"{place}.summary", _THOUGHT)
     elif item.type in ("function_call", "custom_tool_call"):
-        name = _needed(item.name, f"{place}.name")
+        name = _require(item.name, f"{place}.name")
         if item.type == "function_call":
             arguments = item.arguments or "{}"
         else:
             arguments = as_json({CUSTOM_INPUT: item.input or ""}, f"{place}.input")
-        talk.call(ToolCall(_needed(item.call_id, f"{place}.call_id"), name, arguments), place)
+        talk.call(ToolCall(_require(item.call_id, f"{place}.call_id"), name, arguments), place)
     elif item.type in ("function_call_output", "custom_tool_call_output"):
-        call_id = _needed(item.call_id, f"{place}.call_id")
+        call_id = _require(item.call_id, f"{place}.call_id")
         content = text_of(item.output, f"{place}.output", _TEXT, of_tool=True)
         talk.add(Message("tool", content, tool_call_id=call_id, name=talk.name_of(call_id)), place)
     else:
@@ -277,7 +277,7 @@ def _add(item: Item, place: str, talk: _Conversation) -> None:
         raise InvalidRequest(f"{place}.type", item.type, allowed)
 
 
-def _needed(value: str | None, field: str) -> str:
+def _require(value: str | None, field: str) -> str:
     if not value:
         raise InvalidRequest(field, value, "a value: it must be given")
     return value
@@ -291,7 +291,7 @@ def _tools(
         if entry.type not in _OWN:
             fields.leave_out(entry.type, field)
             continue
-        name = _needed(entry.name, f"{field}.name")
+        name = _require(entry.name, f"{field}.name")
         if entry.type == "namespace":
             yield from _tools(entry.tools or (), f"{field}.tools", offered, name)
             continue

@@ -71,23 +71,23 @@ class HttpServer:
         self._sockets = listening(settings)
         self.port = int(self._sockets[0].getsockname()[1])
         self._store = ResponseStore(settings.http_stored_bytes)
-        self._scope = Scope(service, self._served)
-        respond = partial(responses.asked, store=self._store)
+        self._scope = Scope(service, self._resolve_model)
+        respond = partial(responses.parse_request, store=self._store)
         self._routes: Mapping[str, Mapping[str, Endpoint]] = {
             "/": {"GET": self._root},
             "/health": {"GET": self._health},
             "/metrics": {"GET": self._metrics},
             _MODELS: {"GET": self._models},
             f"{_MODELS}/{{id}}": {"GET": self._model},
-            "/v1/chat/completions": {"POST": partial(self._ask, chat.asked)},
-            "/v1/completions": {"POST": partial(self._ask, completions.asked)},
+            "/v1/chat/completions": {"POST": partial(self._ask, chat.parse_request)},
+            "/v1/completions": {"POST": partial(self._ask, completions.parse_request)},
             _RESPONSES: {"POST": partial(self._ask, respond)},
-            f"{_RESPONSES}/{{id}}": {"GET": self._stored, "DELETE": self._forget},
+            f"{_RESPONSES}/{{id}}": {"GET": self._stored_answer, "DELETE": self._forget},
             f"{_RESPONSES}/{{id}}{_INPUT_ITEMS}": {"GET": self._input_items},
             f"{_RESPONSES}/input_tokens": {"POST": partial(self._count, respond, {"object": "response.input_tokens"})},
             f"{_RESPONSES}/compact": {"POST": partial(self._not_offered, "compaction")},
-            _ANTHROPIC: {"POST": partial(self._ask, messages.asked)},
-            f"{_ANTHROPIC}/count_tokens": {"POST": partial(self._count, messages.asked, {})},
+            _ANTHROPIC: {"POST": partial(self._ask, messages.parse_request)},
+            f"{_ANTHROPIC}/count_tokens": {"POST": partial(self._count, messages.parse_request, {})},
             "/v1/embeddings": {"POST": partial(self._not_offered, "embeddings")},
         }
         self._handlers = web.Server(self._handle, handler_cancellation=True)
@@ -136,7 +136,7 @@ class HttpServer:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request.protocol, HttpConnection)
-        self._connections.used(request.protocol)
+        self._connections.mark_used(request.protocol)
         route = self._route(request.path)
         known_route = route if route in self._routes else None
         followed = self._telemetry.begin(request.method, known_route, request.headers, request.scheme)
@@ -262,12 +262,12 @@ class HttpServer:
                 return f"{collection}/{{id}}"
         return path
 
-    def _served(self, wanted: str | None) -> str:
+    def _resolve_model(self, wanted: str | None) -> str:
         try:
             model = self._service.model()
         except NotServing:  # which the service says itself, and counts
             return wanted or ""
-        return models.served(model, self._settings.http_aliases, wanted)
+        return models.resolve_name(model, self._settings.http_aliases, wanted)
 
     # The paths.
 
@@ -276,19 +276,19 @@ class HttpServer:
 
     async def _models(self, call: HttpExchange) -> web.StreamResponse:
         model, aliases = self._service.model(), self._settings.http_aliases
-        return json_response(models.listed(model, aliases, self._since), call.headers)
+        return json_response(models.list_models(model, aliases, self._since), call.headers)
 
     async def _model(self, call: HttpExchange) -> web.StreamResponse:
         name = _last(call)
-        self._served(name)
-        return json_response(models.described(self._service.model(), name, self._since), call.headers)
+        self._resolve_model(name)
+        return json_response(models.describe_model(self._service.model(), name, self._since), call.headers)
 
-    async def _stored(self, call: HttpExchange) -> web.StreamResponse:
+    async def _stored_answer(self, call: HttpExchange) -> web.StreamResponse:
         return json_response(self._answer_of(call, _last(call)).response, call.headers)
 
     async def _input_items(self, call: HttpExchange) -> web.StreamResponse:
         stored = self._answer_of(call, _last(call).removesuffix(_INPUT_ITEMS))
-        return json_response(responses.listed(stored, call.request.query), call.headers)
+        return json_response(responses.list_items(stored, call.request.query), call.headers)
 
     async def _forget(self, call: HttpExchange) -> web.StreamResponse:
         self._answer_of(call, name := _last(call))
@@ -307,7 +307,7 @@ class HttpServer:
         try:
             tokens = await self._service.count(question.requests[0])
         except DraftdError as error:
-            raise question.names.renamed(error) from None
+            raise question.names.rename(error) from None
         return json_response({**more, "input_tokens": tokens}, call.headers)
 
     async def _root(self, call: HttpExchange) -> web.Response:
