@@ -1,4 +1,4 @@
-"""Where a request is decoded: on this machine, on another, or drafted here and verified there; and the value of each.
+"""The strategies, which say where a request is decoded, and the classes, levels and counts that go with them.
 
 The vocabulary of `verify.*` and `remote.*`, shared by engine, planning, service and the protocols.
 """
@@ -67,8 +67,8 @@ class QualityClass(enum.IntEnum):
 
 
 class RemoteLevel(enum.IntEnum):
-    """What the fallback allows the remote to be used for; higher levels allow more. SPECULATIVE: everything. STREAMING:
-    it may answer, without drafts for it. LOCAL: nothing is sent to it."""
+    """The use of the remote that the fallback allows; higher levels allow more. SPECULATIVE: everything. STREAMING: it
+    may answer, without drafts for it. LOCAL: nothing is sent to it."""
 
     LOCAL = 0
     STREAMING = 1
@@ -161,8 +161,8 @@ class RemoteCounts:
 
 @dataclass(slots=True)
 class PeerCounts:
-    """What one peer, or all, used of this daemon as a verifier. `tokens`: decided ones, of which the edge `discarded`
-    some. `stale`: steps that contradicted the text; `wasted`: guessed tokens dropped unverified. Seconds as in
+    """The use of this verifier by one peer, or by all. `tokens`: decided ones, of which the edge `discarded` some.
+    `stale`: steps that contradicted the text; `wasted`: guessed tokens dropped unverified. Seconds as in
     `RemoteCounts`; bytes are of messages."""
 
     connections: int = 0  # ever

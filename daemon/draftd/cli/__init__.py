@@ -9,7 +9,7 @@ from draftd.client.signals import hangup_reloads
 
 
 def main() -> None:
-    """As `draftd.cli.main.main`; one that is interrupted while it imports ends as quietly as any other."""
+    """Runs `draftd.cli.main.main`. A Ctrl-C during its import also ends the process quietly."""
     if sys.argv[1:2] in (["serve"], ["follow"]) and hangup_reloads():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # while it imports there is nothing to reload yet
     try:

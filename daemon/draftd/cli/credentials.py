@@ -1,4 +1,4 @@
-"""The certificates and tokens in use, and SIGHUP, which asks to read them again."""
+"""The certificates and tokens in use, and their reload on SIGHUP."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _TOKENS = (
 
 log = logging.getLogger(__name__)
 
-#: Reads what may fail, and returns what puts it into use. Raises ConfigError.
+#: Reads new credentials, and returns the call that puts them into use. Raises ConfigError.
 Reloading = Callable[[Settings], Callable[[], Awaitable[None]]]
 
 
 @dataclass(frozen=True, slots=True)
 class CredentialChange:
-    """Settings and certificates that were read anew. `names`: credentials that differ from those in use. `later`:
-    settings that only a restart changes."""
+    """Settings and certificates that were read again. `names`: credentials that differ from those in use. `later`:
+    other settings that differ, which need a restart."""
 
     settings: Settings
     certificates: Mapping[str, Certificates]
     names: tuple[str, ...]
     later: tuple[str, ...]
-    fixed: tuple[str, ...] = ()  # variables that have a token: over the file's, and as they were at the start
+    fixed: tuple[str, ...] = ()  # variables that hold a token: they outrank the file, and never change while this runs
 
     def __str__(self) -> str:
         said = ", ".join(map(self._shown, self.names)) or "certificates and tokens are as before"
@@ -58,7 +58,7 @@ class CredentialChange:
 
 
 class Credentials:
-    """`read` reads the settings again."""
+    """The credentials in use. `read` reads the settings again."""
 
     def __init__(self, settings: Settings, read: Callable[[], Settings]) -> None:
         """Raises ConfigError for certificates that cannot be used."""
@@ -67,11 +67,11 @@ class Credentials:
         _warn_of(self._certificates)
 
     def expiries(self) -> Mapping[str, float]:
-        """Unix times, by setting."""
+        """Returns when each certificate expires: Unix time by setting."""
         return {setting: one.expires for setting, one in self._certificates.items()}
 
     def read_changes(self) -> CredentialChange:
-        """Reads the settings and their files again, and puts nothing into use. Raises ConfigError."""
+        """Reads the settings and their files again, without putting them into use. Raises ConfigError."""
         read = self._read()
         settings, later = _with_credentials(self._settings, read)
         certificates = load_certificates(certificate_files(settings))
@@ -81,7 +81,7 @@ class Credentials:
         return CredentialChange(settings, certificates, tuple(names), tuple(later), tuple(fixed))
 
     def use(self, change: CredentialChange) -> None:
-        """From now on these are in use."""
+        """Puts the credentials of a change into use."""
         self._settings, self._certificates = change.settings, change.certificates
         _warn_of(change.certificates)
 
@@ -100,13 +100,13 @@ class Hangup:
         self._tasks = set[asyncio.Task[None]]()
 
     def serving(self, daemon: Daemon, *parts: Reloading) -> None:
-        """From now on it acts on these, whose event loop this is."""
+        """Sets the daemon and the parts to act on; called on the daemon's event loop."""
         self._loop, self._daemon, self._parts = asyncio.get_running_loop(), daemon, parts
 
     def __call__(self, *_: object) -> None:
-        """The handler of the signal."""
+        """Handles the signal."""
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
+            with contextlib.suppress(RuntimeError):  # the event loop has ended
                 self._loop.call_soon_threadsafe(self._act)
         elif not self._reloads:  # there is nothing to drain yet
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -115,7 +115,7 @@ class Hangup:
     def _act(self) -> None:
         assert self._daemon is not None
         if self._daemon.stopping:
-            return  # a terminal that is closed may say so twice: that is no wish to hurry
+            return  # a closing terminal may send two signals: no reason to hurry
         if self._reloads:
             task = asyncio.create_task(self._reload())
             self._tasks.add(task)
@@ -134,7 +134,7 @@ class Hangup:
             except ConfigError as error:
                 log.error("SIGHUP: %s; certificates and tokens stay as they were", error.message)
                 return
-            except Exception as error:  # a file that was taken away just now, or no more descriptors
+            except Exception as error:  # a file that is gone, or no free descriptors
                 log.error("SIGHUP: certificates and tokens could not be reloaded: %s", in_one_line(error))
                 return
             self._credentials.use(change)
@@ -144,8 +144,8 @@ class Hangup:
 
 
 def _with_credentials(settings: Settings, read: Settings) -> tuple[Settings, list[str]]:
-    """The settings with the credentials that were read, and what else is different. Whether there is a token or a
-    certificate at all decides what listens and how, once."""
+    """Returns the settings with the new credentials, and the names of other settings that differ. Those include a
+    credential that was added or removed: it decides at the start what listens, and how."""
     later = []
     updates: dict[str, dict[str, Any]] = {}
     for section, values in read:

@@ -1,4 +1,4 @@
-"""What went wrong, in one line and an exit code. An error that is a bug keeps its traceback."""
+"""Errors as one line and an exit code. An error that is a bug keeps its traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAILED = 1
 ASKED_WRONGLY = 2
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""The base of all that typer raises for a command line; it has no public name."""
+"""The base class of typer's errors for a command line; it has no public name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Failure:
 
 
 def explain(error: BaseException) -> Failure | None:
-    """None for an error that is a bug."""
-    client = sys.modules.get("draftd.client.client")  # not imported only to find that the error is none of its own
+    """Returns how to report an error; None for one that is a bug."""
+    client = sys.modules.get("draftd.client.client")  # if it was never imported, the error is not its own
     if client is not None and isinstance(error, client.CallError):
         return _of_call(error.code.name, error.details, answered=bool(error.reason))
     if isinstance(error, UsageError):
@@ -56,7 +56,7 @@ _SOURCES = {
     "grafana_client": "'draftd[grafana]'",
     "draftd_acceptance": "--force-reinstall draftd",
 }
-"""The packages that only some commands import, and what pip installs them with."""
+"""The packages that only some commands import, and the argument with which pip installs them."""
 
 
 _UNAVAILABLE = {
@@ -72,7 +72,7 @@ _UNAVAILABLE = {
     r"errors resolving|resolution|misformatted": "the target's host has no address: is its name spelt right?",
     r"failed to connect|connection refused": "no daemon answers: is `draftd serve` running there?",
 }
-"""What gRPC says of a connection, and what that means; the first that fits."""
+"""Patterns of gRPC's messages about a connection, and their meaning; the first match counts."""
 
 _LAST = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv4:)?|: \[field:.*")
 """What gRPC writes around an address and its error."""
@@ -85,15 +85,15 @@ _TLS = {
     ),
     "tls_not_spoken": "the daemon speaks no TLS: leave out DRAFTD_TLS_CA",
 }
-"""By `LinkFailure`."""
+"""Explanations by `LinkFailure`."""
 
 
 def _of_call(status: str, details: str, *, answered: bool) -> Failure:
-    """`answered`: by a daemon, whose details say all, and not by gRPC in its place."""
+    """Explains a failed call. `answered`: the details are a daemon's, not gRPC's own."""
     if status == "INVALID_ARGUMENT":
         return Failure(details, ASKED_WRONGLY)
     if status == "UNAVAILABLE" and not answered:
-        from draftd.verifier_client.failures import parse_failure  # here, for most commands do not fail
+        from draftd.verifier_client.failures import parse_failure  # imported here: most commands do not fail
 
         if (failure := parse_failure(details)) in _TLS:
             return Failure(f"{_TLS[failure]} ({details})", FAILED)
@@ -111,7 +111,7 @@ def _of_call(status: str, details: str, *, answered: bool) -> Failure:
 
 
 def _in_our_words(error: Any) -> str:
-    """A `UsageError` as all else is refused: typer has words of its own, and a box."""
+    """Rewords a `UsageError` like draftd's other errors, without typer's box."""
     command = error.ctx.command_path if error.ctx is not None else "draftd"
     param = getattr(error, "param", None)
     if param is not None and hasattr(error.__cause__, "errors"):
@@ -137,12 +137,12 @@ def _in_our_words(error: Any) -> str:
 
 
 def _name(param: Any) -> str:
-    """The long name of an option, the name of an argument."""
+    """Returns the long name of an option, or the name of an argument."""
     return max(param.opts, key=len) if param.param_type_name == "option" else str(param.name).upper()
 
 
 def _allowed_values(param: Any, kind: str = "") -> str:
-    """What a value may be; empty where anything may. `kind`: the error's, of a wrong value."""
+    """Describes the allowed values; empty if any is allowed. `kind`: of the validation error."""
     choices = str(param.get_missing_message(ctx=None) or "").partition("Choose from:")[2]
     if choices:
         return ", ".join(name for name in map(str.strip, choices.split(",")) if name != WorkloadClass.UNSPECIFIED)
@@ -157,5 +157,5 @@ def _allowed_values(param: Any, kind: str = "") -> str:
 
 
 def _meant(names: Sequence[str] | None) -> str:
-    """The nearest of the names that typer suggests."""
+    """Suggests the nearest name, if typer has one."""
     return f"; did you mean {names[0]}?" if names else ""

@@ -1,4 +1,4 @@
-"""Figures as people read and write them. None, which is nothing measured, is a dash."""
+"""Figures as people read and write them. None, for no measurement, is a dash."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def both(slow: float | None, fast: float | None, factor: float = 1.0) -> str:
-    """Autoregressive → speculative."""
+    """Formats two rates as autoregressive → speculative."""
     return " → ".join(rate(None if value is None else value * factor) for value in (slow, fast))
 
 
 def export_state(exporting: bool) -> str:
-    """Whether spans, metrics and logs are sent."""
+    """Says whether spans, metrics and logs are exported."""
     return "exporting" if exporting else "not exporting (no OTEL endpoint)"
 
 
 def in_local_time(text: str, zone: tzinfo | None = None) -> str:
-    """A text of the daemon's, whose times are UTC, for people: in their zone, this machine's by default."""
+    """Converts the UTC times in a text of the daemon's to a zone, by default this machine's."""
 
     def local(match: re.Match[str]) -> str:
         at = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).astimezone(zone)
@@ -77,7 +77,7 @@ _PART = re.compile(r"(\d+)(ms|[ywdhms])")
 
 
 def seconds_of(text: str) -> float:
-    """Of a duration as Prometheus writes it ("1h30m", and 0). Raises ValueError where it is none."""
+    """Parses a duration as Prometheus writes it ("1h30m", or 0). Raises ValueError."""
     if text in ("", "0"):
         return 0.0
     parts = _PART.findall(text)

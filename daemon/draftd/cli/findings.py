@@ -1,4 +1,4 @@
-"""What the doctor finds: a subject, what it is, and what to do where it is wrong."""
+"""The doctor's findings: each has a subject, a text and, if something is wrong, what to do."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `mend` says what to do where the verdict is not OK. `figures`: of the pair, as `GetModel`
-    has them, null for what only the trial at load decides; or of a link between ranks."""
+    """The result of one check. `mend`: what to do if the verdict is not OK. `figures`: the pair's, as in `GetModel`,
+    null where only the trial at load decides; or those of a link between ranks."""
 
     subject: str
     text: str

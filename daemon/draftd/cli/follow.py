@@ -1,4 +1,4 @@
-"""Puts a follower together: its process, and what runs that again when its group was lost."""
+"""Assembles a follower: its process, and the supervisor that starts it again after its group was lost."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from draftd.ranks.plan import plan_group
 from draftd.ranks.supervisor import Supervisor
 from draftd.settings import Settings
 
-_LAUNCHED_PATIENCE_SECONDS = 60.0  # rank 0 was started with this, and listens as long as its daemon lives
-_SILENT_SECONDS = 5.0  # which imports may take, while no thread of ours runs
-_PARENT_SECONDS = 0.5  # between looks
+_LAUNCHED_PATIENCE_SECONDS = 60.0  # rank 0 starts together with this, and listens as long as its daemon lives
+_SILENT_SECONDS = 5.0  # imports may take this long, and no thread of draftd's runs meanwhile
+_PARENT_SECONDS = 0.5  # between two checks
 
 
 def run_once(settings: Settings, place: FollowerPlace, *, with_input: bool, announce: Callable[[str], None]) -> int:
-    """One group. `with_input`: ends with the standard input."""
+    """Follows one group; returns the exit code. `with_input`: ends when standard input does."""
     logs.configure(settings.log, sys.stderr)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the process that started this one answers it
     key = _key(settings, with_input)
@@ -41,7 +41,7 @@ def run_once(settings: Settings, place: FollowerPlace, *, with_input: bool, anno
 
 
 def run(settings: Settings, place: FollowerPlace, *, with_input: bool, announce: Callable[[str], None]) -> int:
-    """One group after the other, each in a process of its own."""
+    """Follows one group after the other, each in a process of its own; returns the exit code."""
     log = logs.configure(settings.log, sys.stderr)
     supervisor = _supervisor(settings, place, _key(settings, with_input), announce, log)
     if with_input:
@@ -50,7 +50,7 @@ def run(settings: Settings, place: FollowerPlace, *, with_input: bool, announce:
 
 
 def run_launched(settings: Settings, announce: Callable[[str], None]) -> int:
-    """The same for a rank above 0 that a launcher started with `draftd serve`; ends when the launcher has."""
+    """Follows groups as a rank above 0 that a launcher started with `draftd serve`; ends when the launcher does."""
     log = logs.configure(settings.log, sys.stderr)
     plan = plan_group(settings.distributed, os.environ)
     if plan is None or plan.rank == 0:
@@ -70,7 +70,7 @@ def run_launched(settings: Settings, announce: Callable[[str], None]) -> int:
 
 
 def _key(settings: Settings, with_input: bool = False) -> bytes:
-    """The group's key: whoever started this hands it over by the standard input, if this ends with that."""
+    """Returns the group's key: from standard input with `with_input`, else from the settings."""
     if with_input:
         return read_key()
     token = settings.distributed.token
@@ -94,7 +94,8 @@ def _supervisor(
 
 
 def _answer_hangup(stop: Callable[[], None], reopen: Callable[[], None]) -> None:
-    """A follower has no credentials: SIGHUP reopens its log, or stops it where its terminal was closed."""
+    """Makes SIGHUP reopen the log, or stop the follower if its terminal may be closed. A follower has no credentials to
+    reload."""
     reloads = hangup_reloads()
 
     def reopen_log() -> None:
@@ -102,7 +103,7 @@ def _answer_hangup(stop: Callable[[], None], reopen: Callable[[], None]) -> None
         logging.getLogger(__name__).info("SIGHUP: the log was reopened")
 
     def act(*_: object) -> None:
-        if reloads:  # on a thread: the one that is interrupted may be logging
+        if reloads:  # on a thread: the interrupted one may be logging
             threading.Thread(target=reopen_log, name="draftd-reopen", daemon=True).start()
         else:
             stop()

@@ -18,20 +18,20 @@ _DAY = 86_400
 
 
 def label(level: pb.LadderLevel) -> str:
-    """The level, and what tells it from others of the same name, as transitions call it."""
+    """Names a level as transitions do: with its depth or drafter where several levels may have one name."""
     if level.level == FallbackLevel.SHORT_BLOCK.label:
         return f"{level.level} {level.max_draft_tokens}"
     return f"{level.level} {level.drafter}" if level.level == FallbackLevel.LIGHT_DRAFT.label else level.level
 
 
 def current(state: pb.FallbackState) -> str:
-    """The level in force; empty of a state that has no ladder."""
+    """Returns the label of the current level; empty if the state has no ladder."""
     return label(state.ladder[state.position]) if state.position < len(state.ladder) else ""
 
 
 def drafting(level: pb.LadderLevel, model: inference.GetModelResponse) -> str:
-    """How many tokens a step may draft at this level, and with what. Prompt lookup takes the place of a drafter that is
-    not there, unless depth is fixed. An empty `model` is one that is not loaded."""
+    """Says how many tokens a step may draft at this level, and with which drafter. Prompt lookup replaces a missing
+    drafter, unless depth is fixed. `model` is empty while none is loaded."""
     if not level.drafter:
         return "no drafts"
     most = f"up to {level.max_draft_tokens} tokens a step from"
@@ -43,13 +43,13 @@ def drafting(level: pb.LadderLevel, model: inference.GetModelResponse) -> str:
 
 
 def rank(level: str) -> int:
-    """3 is full; a name that this version does not know is the lowest."""
+    """Orders levels by name: 3 is full; an unknown name is 0."""
     return _RANKS.get(level, 0)
 
 
 def fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> list[tuple[str, str]]:
-    """Name and value of what there is to say; an empty name belongs to the one above. `whole`: leases too, and that
-    nothing asks."""
+    """Returns names and values; an empty name continues the line above. `whole`: also leases, and a line when nothing
+    asks for a level."""
     place = f"{state.position} of {len(state.ladder) - 1} down" if state.position else "the top"
     rows = [("level", f"{current(state)} ({place})")]
     if state.cause:
@@ -66,7 +66,8 @@ def fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> li
 
 
 def remote_fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> list[tuple[str, str]]:
-    """What the remote is asked for; without `whole` only where that is not all, or something asks for less."""
+    """Returns lines on the remote's level; without `whole`, none if it is at the top, not held, and nothing asks for
+    less."""
     if not (whole or state.position or state.demands or state.HasField("hold")):
         return []
     (_, level), *rest = fields(state, now)
@@ -74,7 +75,7 @@ def remote_fields(state: pb.FallbackState, now: datetime, *, whole: bool = False
 
 
 def hold_end(state: pb.FallbackState, now: datetime) -> str:
-    """Until when it is held; empty where it is not."""
+    """Says until when the level is held; empty if it is not held."""
     if not state.HasField("hold"):
         return ""
     if not state.hold.HasField("until"):
@@ -84,7 +85,7 @@ def hold_end(state: pb.FallbackState, now: datetime) -> str:
 
 
 def what_next(state: pb.FallbackState, now: datetime) -> str:
-    """What would move it next; empty where it is at the top and nothing asks for another level."""
+    """Says what moves the level next; empty if it is at the top and nothing asks for a lower one."""
     demands = [(_leads(state, demand), demand) for demand in state.demands]
     if state.HasField("hold"):
         if state.hold.position == state.position:
@@ -110,13 +111,13 @@ def moment(at: Timestamp) -> datetime:
 
 
 def clock(at: datetime, now: datetime) -> str:
-    """The time of day where `now` is, with its zone; with the date where that is more than a day away."""
+    """Formats a time in the zone of `now`; with its date if it is more than a day away."""
     local = at.astimezone(now.tzinfo)
     return local.strftime("%H:%M:%S %Z" if abs((at - now).total_seconds()) < _DAY else "%Y-%m-%d %H:%M:%S %Z")
 
 
 def _demand(demand: pb.Demand) -> str:
-    """Which signal asks for what, with the figures."""
+    """Says which signal asks for which level, with its evidence."""
     how = f"{demand.signal} asks for {demand.level}" + (" at once" if demand.hard else "")
     return f"{how}: {demand.evidence}" if demand.evidence else how
 
@@ -126,12 +127,12 @@ def _lease(lease: pb.Lease, now: datetime) -> str:
 
 
 def _whole(later: datetime, earlier: datetime) -> int:
-    """Seconds, never less than none: the daemon's clock may not be this machine's."""
+    """Returns whole seconds, at least 0: the daemon's clock may differ from this machine's."""
     return max(0, round((later - earlier).total_seconds()))
 
 
 def _leads(state: pb.FallbackState, demand: pb.Demand) -> int:
-    """The place on the ladder that a demand leads to: the last one of its level, else the first one below."""
+    """Returns the position that a demand leads to: the last one of its level, else the first one below."""
     own = [i for i, level in enumerate(state.ladder) if level.level == demand.level]
     below = (i for i, level in enumerate(state.ladder) if rank(level.level) < rank(demand.level))
     return own[-1] if own else next(below, len(state.ladder) - 1)

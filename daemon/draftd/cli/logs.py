@@ -1,4 +1,4 @@
-"""Where log records go: stderr or a file, a line each, as text or JSON, with the time in ISO 8601."""
+"""Log records go to stderr or a file: one line each, as text or JSON, with the time in ISO 8601."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from draftd.cli.figures import in_local_time
 from draftd.errors import ConfigError
 from draftd.settings import LogSettings
 
-_ANNOUNCED = "draftd.daemon"  # what the daemon announces, and what it ends with
+_ANNOUNCED = "draftd.daemon"  # the logger of announcements, and of the error that ends the daemon
 _HOW_FAR = re.compile(r"(.*?)\d[\d.,]* ?(?:%|of \d)")
-_HOW_FAR_SECONDS = 10.0  # between two lines on how far a step is, where there is no terminal
+_HOW_FAR_SECONDS = 10.0  # between two lines of progress, without a terminal
 _CLEAR_LINE = "\r\x1b[K"
 
 
 class LogSink:
-    """Where records go. `write` adds a line that another process of the daemon has formatted."""
+    """The destination of records. `write` adds a line that another process of the daemon has formatted."""
 
     def __init__(self, handler: logging.StreamHandler[Any]) -> None:
         self._handler = handler
 
     def reopen(self) -> None:
-        """The next line is written to the file that has the log file's name then."""
+        """Closes the log file; the next line opens the file of that name again."""
         if isinstance(self._handler, _File):
             self._handler.reopen()
 
@@ -41,10 +41,9 @@ class LogSink:
 
 
 def configure(settings: LogSettings, stream: TextIO) -> LogSink:
-    """draftd's own records from `settings.level` on, other libraries' from WARNING on. Replaces what was set before.
-
-    With a log file `stream` has only what the daemon announces, and what it ends with. Raises ConfigError where that
-    file cannot be opened."""
+    """Sends draftd's records from `settings.level` on, and other libraries' from WARNING on, replacing earlier
+    handlers. With a log file, `stream` gets only announcements and the error that ends the daemon. Raises ConfigError
+    if the file cannot be opened."""
     own, daemon = logging.getLogger("draftd"), logging.getLogger(_ANNOUNCED)
     own.setLevel(settings.level.upper())
     terminal = settings.format == "text" and stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -69,13 +68,13 @@ def configure(settings: LogSettings, stream: TextIO) -> LogSink:
 
 
 def formatter(settings: LogSettings) -> logging.Formatter:
-    """How a record becomes a line."""
+    """Returns the formatter that the settings name."""
     return _Json() if settings.format == "json" else _LineFormatter()
 
 
 def _step(record: logging.LogRecord) -> str:
-    """Of a line that tells how far a step of the start is, such as "downloading X: 1 of 2 GB", what precedes the
-    figures; empty for any other line, such as an error that has figures."""
+    """Returns the text before the figures of a progress line, such as "downloading X: 1 of 2 GB"; empty for any other
+    line, also for an error with figures."""
     if record.name != _ANNOUNCED or record.levelno >= logging.WARNING:
         return ""
     match = _HOW_FAR.match(record.getMessage())
@@ -83,7 +82,7 @@ def _step(record: logging.LogRecord) -> str:
 
 
 class _Paced(logging.Filter):
-    """Lets one line on how far a step is pass every ten seconds."""
+    """Lets one progress line of a step pass every ten seconds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +98,7 @@ class _Paced(logging.Filter):
 
 
 class _Terminal(logging.StreamHandler[TextIO]):
-    """Rewrites the line that tells how far a step is. That line has no time, and is shortened before its figures."""
+    """Rewrites a progress line in place. It has no time, and its text is shortened before the figures."""
 
     _rewriting = False
 
@@ -118,10 +117,11 @@ class _Terminal(logging.StreamHandler[TextIO]):
 
 
 class _File(RotatingFileHandler):
-    """A file that only its owner may read. What cannot be written to it goes to `instead`."""
+    """A log file that only its owner may read. Records that cannot be written to it go to `instead`."""
 
     def __init__(self, path: Path, most: int, older: int, instead: logging.Handler) -> None:
-        """`most`: bytes of it, 0 for any number; `older`: files kept of those that were full. Raises OSError."""
+        """`most`: the file's largest size in bytes, 0 for no limit; `older`: how many full files are kept. Raises
+        OSError."""
         self._instead, self._failing, self._failed = instead, False, False
         super().__init__(path, maxBytes=most, backupCount=older, encoding="utf-8", errors="backslashreplace")
         self.setFormatter(instead.formatter)
@@ -142,22 +142,22 @@ class _File(RotatingFileHandler):
         if not self._failing and isinstance(error, OSError):
             text = f"the log file cannot be written ({error.strerror}): its lines go here until it can"
             self._instead.emit(logging.makeLogRecord({"msg": text, "levelno": logging.WARNING, "levelname": "WARNING"}))
-        if not any(self._instead is one for one in logging.getLogger(record.name).handlers):  # else it has it
+        if not any(self._instead is one for one in logging.getLogger(record.name).handlers):  # else it has it already
             self._instead.emit(record)
 
     def doRollover(self) -> None:  # noqa: N802  # logging's name
-        with contextlib.suppress(OSError):  # it grows on, where a file cannot be renamed
+        with contextlib.suppress(OSError):  # if a file cannot be renamed, the log keeps growing
             super().doRollover()
 
     def _open(self) -> TextIOWrapper:
-        # Without a buffer: what a full disk did not take is not tried again later, when it was written elsewhere.
+        # Without a buffer: a record that a full disk refused went to `instead`, and must not be tried again later.
         raw = FileIO(self.baseFilename, "a", opener=lambda path, flags: os.open(path, flags, 0o600))
         return TextIOWrapper(raw, self.encoding, self.errors, write_through=True)
 
 
 class _LineFormatter(logging.Formatter):
-    """2026-11-23T06:15:07.123+01:00 draftd: warning: what happened. Times are local. Information goes without its
-    level, as announcements do."""
+    """Formats a record as "2026-11-23T06:15:07.123+01:00 draftd: warning: text", in local time. INFO has no level in
+    its line."""
 
     def format(self, record: logging.LogRecord) -> str:
         if (line := record.__dict__.get("line")) is not None:
@@ -169,7 +169,7 @@ class _LineFormatter(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """One object a line."""
+    """Formats a record as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
         if (line := record.__dict__.get("line")) is not None:

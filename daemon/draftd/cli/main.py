@@ -1,4 +1,4 @@
-"""The `draftd` command: finds the command that is asked for, and turns what goes wrong into one line."""
+"""The `draftd` command: finds and runs a command, and turns an error into one line."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from draftd.cli.output import complain
 HARNESS = "draftd_acceptance"
 ENTRY_POINTS = "draftd.commands"
 
-#: Where each command is, in the order of the help: the function (or the commands of a group by their names) and its
-#: module, or the package that has it under an entry point of its name; and its line in that list. A module is imported
-#: when its command is called.
+#: The commands in the order of the help. Each has its module and function (or group of functions by name), or the
+#: package that has an entry point of its name; and its line in the help. A module is imported when its command is
+#: called.
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve.command", "Serve a model over gRPC and HTTP until SIGTERM or Ctrl-C."),
     "follow": ("follow.command", "Be a follower of a target that several machines serve together."),
@@ -76,16 +76,16 @@ class _Commands(TyperGroup):
 
 
 def load(name: str) -> Any:
-    """The command of that name, or group of commands."""
+    """Imports and returns a command, or a group of commands."""
     commands, line = find(name), COMMANDS[name][1]
     if callable(commands):
         app = _app(add_completion=False)
         app.command(name)(commands)
         return typer.main.get_command(app)
-    alone = commands.get("")  # what the group does without a command; without it the group shows its help
+    alone = commands.get("")  # what the group runs without a subcommand; else it shows its help
     shown = {"no_args_is_help": True, "help": line} if alone is None else {"invoke_without_command": True}
     app = _app(add_completion=False, **shown)
-    app.callback()(alone or (lambda: None))  # without a callback one command alone would take the group's place
+    app.callback()(alone or (lambda: None))  # without a callback a single command would replace the group
     for sub, command in commands.items():
         if sub:
             app.command(sub)(command)
@@ -97,7 +97,7 @@ def find(name: str) -> Any:
     module, _, function = COMMANDS[name][0].partition(".")
     if function:
         return getattr(importlib.import_module(f"draftd.cli.commands.{module}"), function)
-    from importlib.metadata import entry_points  # takes ten milliseconds, which other commands do without
+    from importlib.metadata import entry_points  # takes ten milliseconds that other commands save
 
     for point in entry_points(group=ENTRY_POINTS, name=name):
         return point.load()
@@ -132,18 +132,19 @@ def _root(
 
 
 def build_app() -> typer.Typer:
-    """All commands."""
+    """Builds the app with all commands."""
     app = _app(name="draftd", cls=_Commands, no_args_is_help=True)
     app.callback(cls=_Commands, no_args_is_help=True)(_root)
     return app
 
 
 def main() -> None:
-    """Exit codes: 0 done; 1 it failed, or what was looked for is wrong; 2 it was asked wrongly; 130 interrupted."""
+    """Runs the command line. Exit codes: 0 success; 1 a failure, or a check found a fault; 2 wrong usage; 130
+    interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows another
-    # gRPC's own lines about failed connections: the error of the call has them too.
+    # Hides gRPC's own lines about failed connections: the call's error has the same text.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         code = build_app()(prog_name="draftd", standalone_mode=False)

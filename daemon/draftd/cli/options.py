@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Quality = Literal["draft", "standard", "professional"]
 
-_INT32 = 2**31 - 1  # what the contract can carry; the daemon says what it allows
+_INT32 = 2**31 - 1  # the contract's largest; a daemon may allow less
 models = partial(typer.Option, rich_help_panel="What to serve")
 which_daemon = partial(typer.Option, rich_help_panel="Which daemon")
 sampling = partial(typer.Option, rich_help_panel="How to choose tokens")
@@ -85,9 +85,9 @@ class DaemonOptions:
     tls_ca: TlsCa = None
 
     def connect(self) -> DraftdClient:
-        """A client; nothing is sent yet. `tls_ca` is a PEM file, or `system` for the authorities that this machine
-        trusts. DRAFTD_TLS_CERT and DRAFTD_TLS_KEY name the client's own, where the daemon wants one. Raises ConfigError
-        for a port that there is not, and for certificates that cannot be used."""
+        """Returns a client that has sent nothing yet. `tls_ca`: a PEM file, or `system` for the authorities that this
+        machine trusts. DRAFTD_TLS_CERT and DRAFTD_TLS_KEY name the client's own certificate, if the daemon wants one.
+        Raises ConfigError for an invalid port, and for certificates that cannot be used."""
         from draftd.client.client import DraftdClient
 
         port = self.target.rpartition(":")[2]
@@ -109,7 +109,7 @@ class DaemonOptions:
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """The models of a daemon that is to be started, and its other settings."""
+    """The models and other settings of a daemon to start."""
 
     model: Annotated[
         str | None, models("--model", help="Model to serve: folder or hub id. Unset: the embedded pair.")
@@ -120,7 +120,7 @@ class ServeOptions:
     argument: Annotated[str | None, typer.Argument(hidden=True)] = None
 
     def settings(self, others: Mapping[str, object] = {}) -> Settings:
-        """With `others` by their dotted names; those that are None are not set. Raises ConfigError."""
+        """Loads the settings, with `others` by dotted name, where None means unset. Raises ConfigError."""
         if self.argument is not None:
             raise ConfigError("argument", self.argument, f"none: use --model {self.argument}")
         named = {"model.path": self.model, "model.draft_path": self.draft_model, **others}
@@ -146,7 +146,7 @@ class DraftOptions:
 
 @dataclass(frozen=True)
 class RouteOptions:
-    """Which way a request goes, and what its answer should be. None leaves it to the daemon."""
+    """The strategy of a request, and limits on its answer. None leaves it to the daemon."""
 
     strategy: Annotated[
         Strategy | None,
@@ -159,15 +159,15 @@ class RouteOptions:
     max_cost: Annotated[float | None, decoding("--max-cost", help="Of the whole answer, if possible.")] = None
 
     def ask_arguments(self) -> dict[str, Any]:
-        """As `client.Ask` has them."""
+        """Returns the options as arguments of `client.Ask`."""
         quality = None if self.quality is None else QualityClass.of(self.quality)
         return {name: getattr(self, name) for name in ("strategy", "max_seconds", "max_cost")} | {"quality": quality}
 
 
 def parse_assignments(assignments: Iterable[str] | None) -> dict[str, str]:
-    """Settings by dotted name from `--set NAME=VALUE`. Raises ConfigError for one without an equals sign, and for a
-    secret, which every user of the machine could read in the list of processes; names and values are checked where
-    settings are loaded."""
+    """Returns settings by dotted name from `--set NAME=VALUE`. Raises ConfigError for one without an equals sign, and
+    for a secret, which every user of the machine could read in the list of processes. Loading checks names and
+    values."""
     values: dict[str, str] = {}
     secrets = {one.name: one.variable for one in describe_settings() if one.secret} if assignments else {}
     for text in assignments or ():
@@ -200,7 +200,7 @@ def with_options(*examples: str) -> Callable[[Callable[..., None]], Callable[...
 
 
 def _flatten_parameters(function: Callable[..., None]) -> tuple[list[inspect.Parameter], dict[str, Any]]:
-    """The parameters of a command with its groups taken apart, and the groups by the names of their parameters."""
+    """Returns a command's parameters, with each group replaced by its fields, and the groups by parameter name."""
     parameters: list[inspect.Parameter] = []
     groups = {}
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -219,7 +219,8 @@ def _flatten_parameters(function: Callable[..., None]) -> tuple[list[inspect.Par
 
 
 def _help(text: str, examples: Sequence[str]) -> str:
-    """The docstring, each paragraph in one line, which any terminal wraps; then a paragraph for each example."""
+    """Returns the docstring with each paragraph on one line, which any terminal wraps, then a paragraph for each
+    example."""
     paragraphs = [" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n")]
     if examples:
         shown = (example.replace("[", r"\[") for example in examples)

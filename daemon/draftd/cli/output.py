@@ -1,4 +1,4 @@
-"""Where output goes, and how: plain words into a pipe, colours and boxes on a terminal, JSON where it is asked for."""
+"""Output of commands: plain text into a pipe, colours and boxes on a terminal, JSON on request."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What a terminal would obey is shown as a sign instead: U+2400 and on picture the codes below a space, but for tabs and
-# line breaks; the rest, to which single-byte escape sequences belong, have no picture.
+# Control characters are shown as signs. Codes below a space, except tabs and line breaks, have pictures from U+2400 on;
+# those from 0x80 on, which include single-byte escape sequences, have none.
 _OBEYED = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
 _SHOWN = _OBEYED | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
@@ -36,10 +36,10 @@ GOOD, WARN, BAD, DIM = "green", "yellow", "bold red", "dim"
 Row = tuple[str, Text]  # a name, and what it is now
 
 DRAFTED = "#10240f on #a6d189"  # text that the draft proposed and the target accepted
-REMOTE = "underline"  # text that the daemon behind the one that was asked chose
+REMOTE = "underline"  # text that the remote chose
 _PIPE_WIDTH = 240  # wide enough that no line of a table breaks in a file
 _STILL_LOADING = re.compile(r"the model is still loading \((.*)\)")
-_WAITING_SECONDS = 10.0  # between two lines on what is waited for, there too
+_WAITING_SECONDS = 10.0  # between two lines on the wait, without a terminal
 
 
 def stdout() -> Console:
@@ -51,29 +51,29 @@ def stderr() -> Console:
 
 
 def visible(text: str) -> str:
-    """Text of a model or of another program, with nothing in it that a terminal would obey."""
+    """Replaces control characters in a text of a model or of another program, so that a terminal cannot obey them."""
     return text.translate(_SHOWN)
 
 
 def bracket_drafts(pieces: Iterable[Piece]) -> str:
-    """Into a pipe there is no colour: what was drafted and accepted lies between brackets, and what a remote daemon
-    chose between others."""
+    """Marks pieces by brackets, for output without colours: accepted drafts in ⟦ ⟧, the remote's text in ⟪ ⟫."""
     marked = ((f"⟦{piece.text}⟧" if piece.from_draft else piece.text, piece.remote) for piece in pieces)
     return "".join(f"⟪{text}⟫" if remote else text for text, remote in marked)
 
 
 def say(line: str, **style: Any) -> None:
-    """One line on stdout, never wrapped."""
+    """Prints one line on stdout, never wrapped."""
     stdout().print(visible(line), markup=False, soft_wrap=True, **style)
 
 
 def complain(message: str) -> None:
-    """One line on stderr."""
+    """Prints one line on stderr."""
     stderr().print(f"draftd: {visible(message)}", style="red", markup=False, soft_wrap=True)
 
 
 def print_fields(fields: Iterable[tuple[str, str | Text]], width: int) -> None:
-    """A line for each name and value, names padded to `width` columns. An empty name belongs to the one above."""
+    """Prints a line for each name and value, names padded to `width` columns. An empty name continues the line
+    above."""
     out = stdout()
     for name, value in fields:
         out.print(f"[bold]{name:<{width}}[/]", end=" ")
@@ -81,8 +81,8 @@ def print_fields(fields: Iterable[tuple[str, str | Text]], width: int) -> None:
 
 
 def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> Table:
-    """The first column names, the others are figures, or `words`. A line break in a heading counts on a terminal
-    only."""
+    """Builds a table: names in the first column, figures (or text with `words`) in the others. Line breaks in headings
+    count only on a terminal."""
     grid = Table(
         box=box.SIMPLE_HEAD if console.is_terminal else None,
         header_style="bold",
@@ -103,33 +103,34 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words:
 
 
 def recording() -> Console:
-    """A terminal of 112 columns that also remembers what was drawn on it, for a picture."""
+    """Returns a terminal of 112 columns that records what is drawn on it, for a picture."""
     return Console(record=True, width=112, force_terminal=True, color_system="truecolor", highlight=False)
 
 
 def save_picture(path: Path, svg: str) -> None:
-    """Writes an SVG, less the fonts that it would fetch from elsewhere."""
+    """Writes an SVG, without the fonts that it would fetch from the web."""
     path.write_text(re.sub(r"\s*@font-face \{.*?\n    \}", "", svg, flags=re.DOTALL), encoding="utf-8")
 
 
 def print_json(value: Message | dict[str, Any] | list[Any]) -> None:
-    """One line of JSON."""
+    """Prints one line of JSON."""
     document = plain(value) if isinstance(value, Message) else value
     print(json.dumps(document, ensure_ascii=False), flush=True)
 
 
-# Progress is drawn when a step is told and never by itself: a thread would take time from what is measured.
+# Progress is drawn only within calls. A thread that draws would take time from the measurements.
 
 
 def track_items(items: Sequence[T], console: Console | None = None) -> Iterable[T]:
-    """The items, with a bar of how many are done; on a terminal only. `console`: where more is printed meanwhile, so
-    that it comes above the bar; stderr without it."""
+    """Yields the items, and shows on a terminal how many are done. `console`: where other output goes meanwhile, which
+    then appears above the bar; stderr by default."""
     console = console or stderr()
     return track(items, "", console=console, transient=True, auto_refresh=False, disable=not console.is_terminal)
 
 
 class WaitingBar:
-    """What an answer waits for, until it begins: a bar on a terminal, nothing elsewhere. Used with `closing`."""
+    """Shows what an answer waits for, until it begins: a bar on a terminal, nothing elsewhere. Use it with
+    `closing`."""
 
     def __init__(self) -> None:
         console, columns = stderr(), (TextColumn("{task.description}"), BarColumn())
@@ -145,7 +146,7 @@ class WaitingBar:
             self._draw(f"prompt: {prompt_progress(prompt)}", prompt.processed_tokens, prompt.prompt_tokens)
 
     def hear_loading(self, line: str) -> None:
-        """Draws what a daemon does that serves nothing yet; where there is no terminal, a line every ten seconds."""
+        """Draws how far a daemon has loaded; without a terminal, prints a line every ten seconds."""
         if not self._bar.disable:
             loading = _STILL_LOADING.fullmatch(line)
             self._draw(loading[1] if loading else line)  # a terminal has few columns
@@ -154,19 +155,19 @@ class WaitingBar:
             complain(line)
 
     def _draw(self, line: str, done: float = 0, total: float | None = None) -> None:
-        """`total`: None where it is not known."""
+        """Draws the bar. `total`: None if it is unknown."""
         if not self._bar.tasks:
             self._bar.add_task("")
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], description=escape(line), completed=done, total=total, refresh=True)
 
     def close(self) -> None:
-        """Takes the bar away; it does not come back."""
+        """Removes the bar."""
         if self._bar.live.is_started:
             self._bar.stop()
 
     def before(self, shown: Callable[[T], None]) -> Callable[[T], None]:
-        """Wraps what shows a part of the answer: the bar goes first."""
+        """Wraps a function that shows a part of the answer, so that it removes the bar first."""
 
         def show(part: T) -> None:
             self.close()
@@ -176,7 +177,7 @@ class WaitingBar:
 
 
 def prompt_progress(progress: inference_pb2.PromptProgress) -> str:
-    """How far a prompt is prefilled, and how fast: what was cached took no time."""
+    """Says how far a prompt is prefilled, and how fast without its cached tokens."""
     computed, seconds = progress.processed_tokens - progress.cached_tokens, progress.elapsed.ToNanoseconds() / 1e9
     rate = f", {computed / seconds:.0f} tokens/s" if computed > 0 and seconds > 0 else ""
     cached = f" ({progress.cached_tokens:,} cached)" if progress.cached_tokens else ""

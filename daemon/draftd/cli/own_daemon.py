@@ -1,4 +1,4 @@
-"""A daemon of a command's own: for the demo, and for a run of the acceptance harness."""
+"""Daemons that commands start for themselves: the demo, and a run of the acceptance harness."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from draftd.cli import output
 from draftd.client.child import Serving, clean_environ, serve_command, serving
 from draftd.settings import Settings
 
-_SILENCE_SECONDS = 600.0  # a large model is read, or downloaded
+_SILENCE_SECONDS = 600.0  # while a large model is read, or downloaded
 
 
 @contextlib.contextmanager
 def own_daemon(*arguments: str) -> Iterator[Serving]:
-    """`draftd serve` with these arguments, on a free port of loopback and with a feature flag of its own. Its lines
-    before it serves are shown."""
+    """Runs `draftd serve` with these arguments, on a free port of loopback and with its own file of flags. Shows the
+    daemon's lines until it serves."""
     with tempfile.TemporaryDirectory(prefix="draftd-run-") as folder, contextlib.ExitStack() as stack:
         with output.stderr().status("starting a daemon") as status:
             child = serving(
@@ -32,8 +32,8 @@ def own_daemon(*arguments: str) -> Iterator[Serving]:
 
 
 def measured_daemon(settings: Settings, block_length: int) -> contextlib.AbstractContextManager[Serving]:
-    """A daemon of its own by those of the settings that decide how it decodes. It allows blocks of `block_length`, and
-    neither its fallback signals nor its canaries come between what is measured."""
+    """Runs a daemon with those settings that decide how it decodes. It allows blocks of `block_length`. Fallback
+    signals, canaries and probes are off, so that they do not disturb the measurement."""
     chosen: dict[str, object] = {}
     for section in ("model", "engine", "hardware", "cost", "distributed"):
         values = getattr(settings, section)

@@ -1,4 +1,5 @@
-"""What a daemon keeps over a restart: the fallback's state and events, and what it has learnt of drafting."""
+"""The state that a daemon keeps over a restart: the fallback's level and events, the flags, learnt costs and
+prefixes."""
 
 from __future__ import annotations
 
@@ -34,16 +35,15 @@ log = logging.getLogger(__name__)
 
 
 class PersistentState:
-    """Keeps what outlives a run: the ladder's state, the transitions, the flags, what is learnt and the prefixes, or
-    nothing. `prefixes`: their folder; None where they are not kept."""
+    """The files that outlive a run: the ladder's state, the transitions, the flags, learnt costs and prefixes.
+    `prefixes`: their folder, None if they are not kept."""
 
     def __init__(
         self, settings: Settings, environ: Mapping[str, str], *, named: bool = True, shared: bool = False
     ) -> None:
-        """`named`: the models are those of the settings; what is learnt of others has no name. `shared`: with other
-        ranks, which keep no prefixes. Raises ConfigError for a folder that is named and cannot be used. The user's own
-        folder is done without, and any where the disk is full or read-only: requests are served, and it is said what is
-        not kept."""
+        """`named`: the models are those of the settings; learnt costs of others are not kept in the folder. `shared`:
+        several ranks share the target, and keep no prefixes. Raises ConfigError if a folder that is set cannot be used.
+        If the default folder is unusable, or the disk full or read-only, serves anyway and logs what is not kept."""
         self._open(settings, environ)
         prefixes = None if shared else settings.engine.prefix_dir
         self._prefix_lock = None if prefixes is None else StateFolder(prefixes, "engine.prefix_dir")
@@ -53,7 +53,7 @@ class PersistentState:
 
     def _open(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._folder: StateFolder | None = None
-        self.path: Path | None = None  # where it lies; None where nothing is kept
+        self.path: Path | None = None  # the folder; None if nothing is kept
         self.store = StateStore(None)
         self.journal = Journal()
         self._history: JournalFile | None = None
@@ -71,7 +71,7 @@ class PersistentState:
             if not (full := getattr(error.__cause__, "errno", None) in _DISK) and path is not None:
                 raise
             log.warning("the level is not kept over a restart: %s", error.message)
-            if full:  # there is no such folder: each attempt to save fails, and is counted
+            if full:  # without a folder each attempt to save fails, and is counted
                 self.store, self._flags = store, folder / _FLAGS
             return
         self.path, self.store, self._flags = folder, store, folder / _FLAGS
@@ -80,9 +80,9 @@ class PersistentState:
         self.journal.listen(history.append)
 
     def flag_file(self, flag: FlagSettings) -> Path | None:
-        """The flags' file of this daemon alone; None where a setting names one, or a server has the flags. A new one
-        begins with the flags of the file that all daemons of a user once shared. Without a folder it is a temporary
-        one."""
+        """Returns this daemon's own file of flags; None if a setting names a file, or a server has the flags. A new
+        file begins with the flags of the old file that all daemons of a user shared. Without a folder the file is
+        temporary."""
         if flag.provider != "file" or flag.file is not None:
             return None
         if self._flags is None:
@@ -103,7 +103,7 @@ class PersistentState:
 
     @property
     def save_errors(self) -> dict[str, int]:
-        """Failures to write each of its files."""
+        """Counts of failures to write, by file."""
         stores = {"ladder": self.store, "learnt": self.learning.store}
         errors = {name: store.errors for name, store in stores.items() if store.path is not None}
         return errors if self._history is None else errors | {"events": self._history.errors}
@@ -119,28 +119,28 @@ class PersistentState:
 
 
 def own_folder(settings: Settings, environ: Mapping[str, str]) -> Path | None:
-    """The folder of a daemon that is started with these settings; None where it has none."""
+    """Returns the state folder of a daemon with these settings, or None."""
     port = settings.server.port
     return settings.fallback.state_dir or (state_dir(environ) / str(port) if port else None)
 
 
 def own_flag_file(settings: Settings, environ: Mapping[str, str]) -> Path | None:
-    """Where `Kept.flag_file` is, if its folder can be used; None where it is a temporary one."""
+    """Returns the path of `PersistentState.flag_file`, if its folder can be used; None if the file is temporary."""
     folder = own_folder(settings, environ)
     return folder and folder / _FLAGS
 
 
 def old_flags(environ: Mapping[str, str]) -> Path:
-    """The flags' file that all daemons of a user once shared."""
+    """Returns the old file of flags that all daemons of a user shared."""
     return state_dir(environ) / _FLAGS
 
 
 class LearntStore:
-    """Reads what was learnt once the models are loaded, and keeps it from then on."""
+    """Reads the learnt costs once the models are loaded, and saves them from then on."""
 
     def __init__(self, settings: Settings, folder: Path | None) -> None:
-        """`folder` is the daemon's own; without one only `engine.learnt_file` is a place. Raises ConfigError where that
-        lies in no folder."""
+        """`folder`: the daemon's own; without it costs are saved only to `engine.learnt_file`. Raises ConfigError if
+        that file's folder does not exist."""
         path = settings.engine.learnt_file
         if path is not None and not path.parent.is_dir():
             raise ConfigError("engine.learnt_file", str(path), "a file in an existing folder")
@@ -149,7 +149,7 @@ class LearntStore:
         self._most, self._warned = settings.engine.max_draft_tokens, False
 
     def recall(self) -> LearntCosts | None:
-        """Of earlier runs of this pair; what cannot be used is said in the log."""
+        """Returns the costs learnt in earlier runs of this pair, or None. Logs a file that cannot be used."""
         try:
             document = self._file.load()
             return None if document is None else LearntCosts.of_document(document)
@@ -158,12 +158,12 @@ class LearntStore:
             return None
 
     def start(self, learnt: Callable[[], LearntCosts | None]) -> None:
-        """From now on it is kept, where there is a place."""
+        """Starts to save the learnt costs, if there is a file for them."""
         if self.store.path is not None:
             self._file.start(lambda: None if (found := self._log_worth(learnt())) is None else found.to_document())
 
     def _log_worth(self, learnt: LearntCosts | None) -> LearntCosts | None:
-        """Logs it once if the draft model turns out to cost more than it saves, and again if it pays after all."""
+        """Logs once if the draft model costs more than it saves, and again if it pays after all. Returns `learnt`."""
         worth = None if learnt is None else learnt.worth(DRAFT_MODEL, self._most)
         if worth is not None and bool(worth.warning) is not self._warned:
             self._warned = bool(worth.warning)
@@ -174,12 +174,13 @@ class LearntStore:
         return learnt
 
     def close(self) -> bool:
-        """True when it is kept."""
+        """Returns whether the costs were saved."""
         return self._file.close(_CLOSE_SECONDS)
 
 
 def measured_worth(settings: Settings, environ: Mapping[str, str]) -> DrafterWorth | None:
-    """What the draft model was worth to daemons of these settings, as they saved it; None while too little is known."""
+    """Returns what the draft model was worth to daemons with these settings, from the saved costs; None if too little
+    is known."""
     folder = own_folder(settings, environ)
     path = settings.engine.learnt_file or (folder and folder / _LEARNT)
     learnt = LearntFile(StateStore(path), lambda: identity(settings)).read()
@@ -194,7 +195,7 @@ def measured_worth(settings: Settings, environ: Mapping[str, str]) -> DrafterWor
 
 
 def paths_of(model: ModelSettings) -> tuple[str, str | None]:
-    """Target and draft as they are to be loaded; nothing named is the embedded pair."""
+    """Returns the paths of target and draft; those of the embedded pair if none is set."""
     if model.path is not None:
         return model.path, model.draft_path
     nano = Path(str(resources.files("draftd.models") / "nano"))
@@ -202,14 +203,14 @@ def paths_of(model: ModelSettings) -> tuple[str, str | None]:
 
 
 def quiet_transformers() -> None:
-    """Before it is imported. It warns of prompts beyond the context, which are refused with a status of their own, and
-    of folders, of which `draftd.models` tells in a line."""
+    """Silences transformers' warnings; call it before the import. They are of prompts beyond the context, which draftd
+    refuses with a status of their own, and of folders, on which `draftd.models` reports in one line."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 def identity(settings: Settings) -> dict[str, Any]:
-    """Which pair, on which machine, asked for how much: what was measured elsewhere, or of other weights, is no price
-    here. Of files their names, sizes and times: hashing them takes longer than learning anew."""
+    """Identifies the pair, the machine and the limits: costs of other weights or machines do not apply. Files count by
+    name, size and time, because hashing them takes longer than learning again."""
     target, draft = paths_of(settings.model)
     machine, shared = device(), settings.distributed
     ranks = {"ranks": shared.ranks, "hostfile": str(shared.hostfile), "backend": shared.backend}
@@ -240,8 +241,8 @@ def _model(path: str | None, adapter: Path | None = None) -> dict[str, Any] | No
 
 
 def pair_of(model: ModelSettings) -> str:
-    """Names the models that a ladder is of. A part that is not set has no place in it: what a daemon kept that did not
-    know it yet stays."""
+    """Names the models that a ladder belongs to. Unset parts are left out, so that the name, and the state kept under
+    it, survives new settings."""
     drafter = None if model.drafter == DRAFT_MODEL else model.drafter
     others = {"adapter": model.adapter_path, "light_draft": model.light_draft_path, "drafter": drafter}
     named = [f"{name}={value}" for name, value in others.items() if value is not None]

@@ -18,8 +18,8 @@ _MOST_RANKS = 8  # lines
 
 
 def rows(status: pb.GetStatusResponse, collective: Mapping[int, float] | None = None) -> list[Row]:
-    """Name and value of what there is to say: nothing of a target within the daemon. An empty name belongs to the one
-    above. `collective`: the share of its time that each rank spent in collectives lately."""
+    """Returns names and values; none for a target within the daemon. An empty name continues the line above.
+    `collective`: the recent share of each rank's time in collectives."""
     if not status.HasField("group"):
         return []
     group = status.group

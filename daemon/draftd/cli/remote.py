@@ -1,4 +1,4 @@
-"""Two daemons in words: the link to the one that verifies for this one, and the edges that this one verifies for."""
+"""Remote decoding in words: the link to this daemon's verifier, and the edges that this daemon verifies for."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MOST_PEERS = 4  # lines
 
 
 def rows(status: pb.GetStatusResponse, lately: str = "") -> list[Row]:
-    """Name and value of what there is to say: nothing of a daemon that is alone. An empty name belongs to the one
-    above. `lately`: what goes with the share of round trips that were hidden."""
+    """Returns names and values; none for a daemon without remote and edges. An empty name continues the line above.
+    `lately`: text after the share of hidden round trips."""
     lines: list[Row] = []
     if status.HasField("remote"):
         lines += _edge(plain(status.remote), plain(status.remote.counts), lately)
@@ -56,7 +56,7 @@ def _edge(remote: Message, counts: Message, lately: str) -> list[Row]:
 
 
 def _reasons(failures: Mapping[str, int]) -> str:
-    """Why they were, the most frequent reason first."""
+    """Returns the failures' counts by reason, the most frequent first."""
     counts = sorted(failures.items(), key=lambda one: (-one[1], one[0]))
     return f" ({', '.join(f'{count} {reason}' for reason, count in counts)})" if counts else ""
 

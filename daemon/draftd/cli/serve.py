@@ -1,4 +1,4 @@
-"""The composition root: settings in, a daemon that serves until it is told to stop."""
+"""The composition root: builds a daemon from the settings, and serves until it is stopped."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from draftd.strategies import QualityClass
 from draftd.telemetry.setup import Sources, Telemetry
 from draftd.verifier_client.link import GrpcLink
 
-_HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is left behind
+_HARDWARE_CLOSE_SECONDS = 1.0  # a reading that hangs longer is abandoned
 _LINK_CLOSE_SECONDS = 2.0
 
 Load = Callable[[Callable[[str], None]], LoadedModels]
@@ -60,12 +60,12 @@ def run_daemon(
     load: Load | None = None,
     read: Callable[[], Settings] | None = None,
 ) -> int:
-    """Serves until SIGTERM or SIGINT, and returns the exit code: 0 when everything ended in order. On SIGHUP it drains
-    if its terminal may have been closed; without one it reloads credentials, from the settings that `read` returns.
+    """Serves until SIGTERM or SIGINT, and returns the exit code: 0 if everything ended in order. On SIGHUP it drains if
+    its terminal may have been closed; without a terminal it reloads credentials from the settings that `read` returns.
 
     `announce` takes one line for people at a time, such as "listening on HOST:PORT" and "serving MODEL on HOST:PORT";
-    `draftd serve` logs them. `load` replaces the models of the settings. Raises ConfigError where it cannot listen,
-    ModelLoadError where the model cannot be loaded.
+    `draftd serve` logs them. `load` replaces the models of the settings. Raises ConfigError if it cannot listen,
+    ModelLoadError if the model cannot be loaded.
     """
     log = logs.configure(settings.log, sys.stderr)
     raise_limit()
@@ -87,7 +87,7 @@ def run_daemon(
         engine.close()
         kept.close()
     if engine.handle.state in (EngineState.LOADING, EngineState.READY):
-        # Its thread is inside native code that cannot be interrupted, and must not meet a dying interpreter.
+        # The engine's thread is inside native code that cannot be interrupted, and would crash as the interpreter ends.
         _leave(code)
     return code
 
@@ -103,7 +103,7 @@ async def _serve(
     """Serves, and returns the exit code."""
     telemetry, journal = engine.telemetry, kept.journal
     journal.listen(telemetry.fallback_recorder.log)
-    with contextlib.ExitStack() as undo:  # where it cannot be started
+    with contextlib.ExitStack() as undo:  # if the start fails
         undo.callback(telemetry.shutdown, settings.telemetry.shutdown_seconds)
         flags = FlagService(
             settings.flag,
@@ -129,7 +129,7 @@ async def _serve(
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """The engine, what it asks, and what it reports to. `link` None: no other daemon verifies for this one."""
+    """The engine with its sources and observers. `link` is None without a remote."""
 
     handle: EngineHandle
     hardware: HardwareMonitor
@@ -138,13 +138,13 @@ class _Engine:
     requests: RequestFeed
 
     def start(self) -> None:
-        """All but the engine itself, which the daemon starts once it listens."""
+        """Starts all but the engine itself, which the daemon starts once it listens."""
         self.hardware.start({"mlx": self._memory})
         if self.link is not None:
             self.link.start(lambda: _unless_loading(lambda: self.handle.tokenizer))
 
     def close(self) -> None:
-        """All but the engine itself and telemetry."""
+        """Closes all but the engine itself and telemetry."""
         if self.link is not None:
             self.link.close(_LINK_CLOSE_SECONDS)
         self.hardware.close(_HARDWARE_CLOSE_SECONDS)
@@ -173,7 +173,7 @@ class _Engine:
 def _make_engine(
     settings: Settings, kept: PersistentState, plan: GroupPlan | None, load: Load, write_log: Callable[[str], None]
 ) -> _Engine:
-    """On a thread of this process, or, with a `plan`, over ranks whose output `write_log` takes."""
+    """Makes the engine: on a thread of this process or, with a `plan`, over ranks whose output goes to `write_log`."""
     hardware = HardwareMonitor(
         system_probe(),
         period_seconds=settings.hardware.period_seconds,
@@ -278,10 +278,11 @@ def _sources(
     daemon: Daemon,
     credentials: Credentials,
 ) -> Sources:
-    """Whom telemetry asks."""
+    """Returns the sources that telemetry reads."""
 
     def save_errors() -> dict[str, int]:
-        """Failures to write each file: prefixes where they are kept on disk, the flag's where this daemon writes it."""
+        """Returns failures to write, by file: prefixes if they are kept on disk, the flag's if this daemon writes
+        it."""
         errors = kept.save_errors
         if flags.save_errors is not None:
             errors["flag"] = flags.save_errors
@@ -307,7 +308,7 @@ T = TypeVar("T")
 
 
 def _unless_loading(ask: Callable[[], T]) -> T | None:
-    """None while the model is not loaded."""
+    """Returns what `ask` returns, or None while the model is not loaded."""
     try:
         return ask()
     except NotServing:
@@ -323,8 +324,8 @@ def check_drafters(settings: Settings, drafters: DrafterRegistry) -> None:
 
 
 def _check_port(server: ServerSettings) -> None:
-    """Raises ConfigError where another program listens there, which may be the daemon that has the state folder: before
-    that is looked at. Whatever else keeps the server from listening, it says itself."""
+    """Raises ConfigError if another program listens on the port. Called before the state folder is opened, which that
+    program may have locked. Other faults of the address are the server's to report."""
     try:
         try_listening(server.host, server.port)
     except OSError as error:
@@ -333,7 +334,7 @@ def _check_port(server: ServerSettings) -> None:
 
 
 def served_models(settings: ModelSettings) -> ModelPaths:
-    """What the settings name; nothing named is the embedded pair."""
+    """Returns the models that the settings name; the embedded pair if they name none."""
     model, draft = paths_of(settings)
     quiet_transformers()
     return ModelPaths(
@@ -347,8 +348,8 @@ def served_models(settings: ModelSettings) -> ModelPaths:
 
 
 def group_plan_of(settings: Settings, environ: Mapping[str, str]) -> GroupPlan | None:
-    """The ranks that share the target; None where it runs within the daemon. Raises ConfigError, also for what does not
-    go together with several ranks."""
+    """Returns the plan of the ranks that share the target; None if it runs within the daemon. Raises ConfigError, also
+    for settings that exclude several ranks."""
     plan = plan_group(settings.distributed, environ)
     if plan is None:
         return None
@@ -366,7 +367,7 @@ def group_plan_of(settings: Settings, environ: Mapping[str, str]) -> GroupPlan |
 
 
 def _leave(code: int) -> None:
-    """Ends the process now: what is left are threads that are not waited for."""
+    """Ends the process now, without waiting for its threads."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The same prompts by each way: local, remote, drafted here and verified there; what they took, cost and were worth."""
+"""Compares strategies on the same prompts: local, remote, and speculative. Times, cost and class of the answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ANSWER_SECONDS = 600.0
 
 
 def chosen_ways(text: str) -> list[Strategy]:
-    """Of names with commas between them. Raises ConfigError."""
+    """Parses names of strategies, separated by commas. Raises ConfigError."""
     ways = [one.strip() for one in text.split(",")]
     if not ways or any(one not in WAYS for one in ways):
         raise ConfigError("--strategies", text, ", ".join(WAYS))
@@ -35,9 +35,9 @@ def chosen_ways(text: str) -> list[Strategy]:
 def run_ways(
     client: DraftdClient, asks: Sequence[tuple[str, Ask]], ways: Sequence[Strategy]
 ) -> Iterator[dict[str, Any]]:
-    """Answers, by the names of JSON: each prompt by each way, one after the other, so that whatever else happens meets
-    all of them. A way is demanded: where it cannot be had, CallError is raised."""
-    for way in ways:  # the first request by each pays for things that later ones do not
+    """Yields answers under the names of the JSON output. Each prompt is decoded by all ways in turn, so that other load
+    affects them alike. Raises CallError if a way is unavailable."""
+    for way in ways:  # a warm-up: the first request of each way is slower than later ones
         _answer(client, replace(asks[0][1], max_tokens=8, strategy=way), "")
     for name, ask in track_items(asks):
         for way in ways:
@@ -45,7 +45,7 @@ def run_ways(
 
 
 def _answer(client: DraftdClient, ask: Ask, name: str) -> dict[str, Any]:
-    """`seconds` to the complete answer, as the client saw it."""
+    """Decodes one prompt. `seconds`: to the complete answer, as the client measured it."""
     assert ask.strategy is not None
     captured = capture(client, ask, timeout=_ANSWER_SECONDS).raise_failure()
     answer, finished = captured.answer, captured.answer.finished

@@ -1,1 +1,1 @@
-"""One file for each command. Whatever is heavy (gRPC, MLX, OpenTelemetry) is imported inside the command."""
+"""One file for each command. Heavy modules (gRPC, MLX, OpenTelemetry) are imported inside the command."""

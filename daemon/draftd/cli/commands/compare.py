@@ -1,7 +1,7 @@
-"""`draftd compare`, `draftd demo`: the same prompts both ways, in turn, and what it made of speed and text.
+"""`draftd compare`, `draftd demo`: decode the same prompts with and without drafts, and compare speed and text.
 
-A B B A, so that whatever else the machine does meets both, and neither finds what the other has computed of a prompt. A
-quick look; `draftd sweep` is the thorough one. The demo is of the embedded pair, on a daemon of its own.
+The order is A B B A, so that other load on the machine affects both alike, and no request reads the prefix cache. For a
+thorough measurement use `draftd sweep`. The demo starts a daemon of its own, by default with the embedded pair.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _DEMO: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "mean_accepted_length": ("tokens\nper draft", length),
     "identical": ("texts\nidentical", str),
 }
-"""What the demo shows of a summary: its name in JSON, its heading, and how it is written in a table."""
+"""The figures of a summary that the demo shows: for each name in JSON, the heading and the formatter of the table."""
 
 
 @options.with_options(
@@ -87,12 +87,10 @@ def compare(
 ) -> None:
     """Decode the same prompts with and without drafts, and compare. Exits 1 if a greedy pair of texts differs.
 
-    Two figures are autoregressive → speculative. First token is the time to it, gap p95 the 95th percentile of the time
-    between chunks, accepted the share of drafted tokens that were accepted, tokens per draft a mean.
-
-    With --strategies the prompts are decoded by each of these ways instead: seconds, class and cost of an answer.
-
-    The embedded pair has not learnt to edit: it gets the prompts of that class only with --workload edit.
+    Pairs of figures are autoregressive → speculative. Gap p95 is the 95th percentile of the time between chunks; tokens
+    per draft is a mean. With --strategies, the prompts are decoded by each of these strategies instead, to compare
+    seconds, class and cost of the answers. The embedded pair gets prompts of the class edit only with --workload edit,
+    because it was not trained to edit.
     """
     ways = None if strategies is None else by_strategy.chosen_ways(strategies)
     own = prompts.from_texts(prompt or []) + (prompts.from_file(file) if file is not None else [])
@@ -138,7 +136,7 @@ class Pair:
 
     @property
     def identical(self) -> bool | None:
-        """Whether the token ids are the same; None where sampling makes no such promise."""
+        """Whether both answers have the same token ids; None for a sampled pair, whose texts may differ."""
         if not self.greedy:
             return None
         return self.autoregressive.answer.tokens == self.speculative.answer.tokens
@@ -150,8 +148,8 @@ class Pair:
 
 
 def run_pair(client: DraftdClient, ask: Ask, name: str, group: str, *, speculative_first: bool = False) -> Pair:
-    """Both ways, one after the other; the prompt is computed for each. Speculation is demanded: where it cannot be had,
-    CallError is raised."""
+    """Decodes a prompt both ways, one after the other; neither reads the prefix cache. Raises CallError if speculation
+    is unavailable."""
 
     order = [ModePreference.AUTOREGRESSIVE, ModePreference.SPECULATIVE]
     captures = dict[ModePreference, Capture]()
@@ -168,10 +166,10 @@ def run_pairs(
     repeat: int = 1,
     console: Console | None = None,
 ) -> Iterator[tuple[prompts.Prompt, Pair]]:
-    """Each prompt as `base` says otherwise; `repeat` times all of them, one after the other. `console`: as for
-    `output.track_items`."""
+    """Yields each prompt with its pair, going through all prompts `repeat` times. `base`: the requests' other fields.
+    `console`: as for `output.track_items`."""
     asks = _asks(client, base, chosen)
-    # The first pass through each path pays for things that later ones do not.
+    # A warm-up: the first request of each mode is slower than later ones.
     run_pair(client, replace(asks[0][1], max_tokens=8), "", "")
     for i, (p, ask) in enumerate(output.track_items(asks * repeat, console)):
         yield p, run_pair(client, ask, p.name, ask.workload, speculative_first=i % 2 == 1)
@@ -195,7 +193,8 @@ def _asks(client: DraftdClient, base: Ask, chosen: Sequence[prompts.Prompt]) -> 
 
 
 def summarise(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Several pairs as one line, by the names of JSON. Rates and times are medians, acceptance is over all tokens."""
+    """Summarises pairs, under the names of the JSON output. Rates and times are medians; acceptance is over all
+    tokens."""
     sides = {"autoregressive": [p.autoregressive for p in pairs], "speculative": [p.speculative for p in pairs]}
     counts = total(side.answer.counts for side in sides["speculative"])
     medians = {
@@ -215,7 +214,7 @@ def summarise(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def shorten_figures(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """For JSON: four significant digits are more than such figures hold."""
+    """Shortens floats to four significant digits for JSON; the measurements are less precise than that."""
     return {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in summary.items()}
 
 
@@ -228,7 +227,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def _held_out(model: str, each: int, workload: WorkloadClass = WorkloadClass.UNSPECIFIED) -> list[prompts.Prompt]:
-    """`each` of the package's prompts of a class; of all that suit the model where none is named."""
+    """Returns `each` of the package's prompts of a class, or of each class that suits the model if none is given."""
     classes = prompts.suited_classes(model) if workload is WorkloadClass.UNSPECIFIED else (workload,)
     return [p for one in classes for p in prompts.spread(prompts.held_out(one), each)]
 
@@ -281,16 +280,16 @@ def demo(
     model: Annotated[str | None, typer.Option("--model", help="Another target to show.")] = None,
     draft_model: Annotated[str | None, typer.Option("--draft-model", help="Its draft.")] = None,
     ranks: Annotated[
-        int, typer.Option("--ranks", min=1, max=8, help="So many processes share the target; slower on one machine.")
+        int, typer.Option("--ranks", min=1, max=8, help="Processes that share the target; slower on one machine.")
     ] = 1,
     save: Annotated[Path | None, typer.Option("--save", help="Also save the screen as a picture (.svg).")] = None,
 ) -> None:
     """Start a daemon on the embedded pair and see its answers with and without drafts.
 
-    Takes about half a minute. Ends with one line of JSON; exits 1 if any pair of texts differs. With --ranks the same
-    is asked of a daemon whose target is one process first, and the texts must be those.
+    Takes about half a minute. Ends with one line of JSON; exits 1 if any pair of texts differs. With --ranks, a daemon
+    with a single process decodes the prompts first, and both must give the same texts.
 
-    The embedded pair has not learnt to edit. A model named by --model is asked that class too.
+    The embedded pair was not trained to edit. A model given by --model also gets prompts of the class edit.
     """
     each = each or (6 if ranks == 1 else 1)
     began = time.monotonic()
@@ -314,7 +313,7 @@ def demo(
         out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
         like = ("like this", output.DRAFTED) if out.is_terminal else "⟦like this⟧"
         out.print(Text.assemble("Text ", like, " was proposed by the draft and accepted by the target.\n"))
-        drawn_on = out if out.is_terminal and save is None else None  # a bar is no part of the picture
+        drawn_on = out if out.is_terminal and save is None else None  # keeps the bar out of the picture
         for p, pair in run_pairs(client, ask, _held_out(daemon.model, each), console=drawn_on):
             if pair.group not in {earlier.group for earlier in pairs}:
                 _show_answer(out, p, pair)

@@ -56,7 +56,7 @@ def push(
     A second push finds nothing to do. The credentials are GRAFANA_TOKEN, --token-file, or GRAFANA_USER and
     GRAFANA_PASSWORD; the webhook's secret is DRAFTD_WEBHOOK_SECRET.
     """
-    # Here, for they need the extra `grafana`.
+    # Imported here: they need the extra `grafana`.
     from draftd.cli.grafana.client import Grafana, checked_url
     from draftd.cli.grafana.content import choose_sources, read_content
     from draftd.cli.grafana.push import Push, Webhook
@@ -77,7 +77,7 @@ def push(
         raise typer.Exit(1)
     if dry_run:
         for change in plan.changes:
-            if change.before is None:  # not line by line: a dashboard has a thousand
+            if change.before is None:  # in one line: a dashboard has a thousand
                 _say(change, f"to be {change.done}")
                 continue
             for line in change.diff:

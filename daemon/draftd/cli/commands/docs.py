@@ -1,4 +1,4 @@
-"""`draftd docs`: the documents, which come with the package."""
+"""`draftd docs`: the documents that come with the package."""
 
 from __future__ import annotations
 

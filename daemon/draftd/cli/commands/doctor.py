@@ -1,4 +1,4 @@
-"""`draftd doctor`: is everything here that serving needs, and what to do where it is not?"""
+"""`draftd doctor`: checks all that serving needs, and says how to mend what is wrong."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Check the machine, models, ports, folders, the remote and the collector; say what the pair can do. Exits 1 when
-    something is wrong. Reads no weights, but for a hostfile: then every machine's are compared."""
+    something is wrong. Reads no weights, unless there is a hostfile: then the weights of all machines are compared."""
     named = {"model.adapter_path": adapter_path, "server.port": port}
     findings = examine(partial(served.settings, named | {"distributed.hostfile": hostfile}))
     if json:
@@ -69,7 +69,7 @@ def command(
 
 
 def examine(load: Callable[[], Settings]) -> list[Finding]:
-    """All checks; those of settings are left out when the settings themselves are wrong."""
+    """Runs all checks; if the settings are invalid, only those that need none."""
     findings = [check_mlx(), check_blas()]
     try:
         settings = load()
@@ -90,7 +90,7 @@ def check_mlx() -> Finding:
 
 
 def check_blas() -> Finding:
-    """Metal on a Mac; elsewhere CUDA, or which BLAS multiplies."""
+    """Checks what MLX computes with: Metal on a Mac, elsewhere CUDA or a BLAS library."""
     backend = blas.load_blas()
     if blas.compute_backend() == "cuda":
         return ok("CUDA", blas.device_name())
@@ -108,7 +108,7 @@ def check_port(settings: Settings) -> Finding:
 
 
 def check_http(settings: Settings) -> Finding:
-    """The port for OpenAI's and Anthropic's clients."""
+    """Checks the port for OpenAI's and Anthropic's clients."""
     server = settings.server
     if server.http is None:
         return note("HTTP", "only gRPC is served: server.http_port is " + ("off" if server.http_port else "unset"))
@@ -120,7 +120,7 @@ def check_http(settings: Settings) -> Finding:
 
 
 def check_webhook(settings: Settings) -> Finding:
-    """The port that alerts are to arrive on."""
+    """Checks the port on which alerts arrive."""
     if not settings.webhook.listens:
         return note("webhook", "neither webhook.token nor webhook.secret: alerts are not accepted")
     mend = "a daemon may already take alerts there (see draftd status); otherwise set webhook.host and webhook.port"
@@ -153,7 +153,7 @@ def check_certificates(settings: Settings) -> list[Finding]:
 
 
 def check_log(settings: Settings) -> list[Finding]:
-    """Whether a log file that is named can be written."""
+    """Checks that the log file, if one is set, can be written."""
     if (file := settings.log.file) is None:
         return []
     there = file if file.exists() else file.parent
@@ -163,7 +163,7 @@ def check_log(settings: Settings) -> list[Finding]:
 
 
 def check_flag(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    """Where the feature flags are, and who else follows them."""
+    """Says where the feature flags are kept, and whether other daemons follow the same ones."""
     flag = settings.flag
     if flag.provider == "flagd":
         if _reachable(flag.host, flag.port):
@@ -189,8 +189,8 @@ def check_flag(settings: Settings, environ: Mapping[str, str]) -> Finding:
 
 
 def check_remote(settings: RemoteSettings, tokenizer: Tokenizer | None) -> list[Finding]:
-    """Connects to the daemon that verifies for this one, as the link does. `tokenizer`: of this daemon's model; None
-    where that could not be opened."""
+    """Connects to the verifier as the link does. `tokenizer`: of this daemon's model, None if it could not be
+    opened."""
     if not settings.enabled:
         return []
     reached = f"{settings.target} answers{' with TLS' if settings.encrypted else ''}"
@@ -213,7 +213,8 @@ def check_remote(settings: RemoteSettings, tokenizer: Tokenizer | None) -> list[
 
 
 def check_state(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    """Where the level and its history are kept. The user's own folder can be done without; one that is named cannot."""
+    """Checks the folder of the level and its history. A folder that is set must be usable; the default one need not
+    be."""
     named, port = settings.fallback.state_dir, settings.server.port
     if named is None and not port:
         return note("state", "server.port is 0: the level is not kept over a restart")
@@ -229,7 +230,7 @@ def check_state(settings: Settings, environ: Mapping[str, str]) -> Finding:
 
 
 def _unusable(folder: Path) -> str:
-    """Why files cannot be written there, now or once it is made; empty where they can."""
+    """Returns why files cannot be written in a folder, which may not exist yet; empty if they can."""
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -241,7 +242,7 @@ def _unusable(folder: Path) -> str:
 
 
 def _in_use(folder: Path) -> bool:
-    """Whether a daemon has locked it."""
+    """Whether a daemon has locked the folder."""
     try:
         with (folder / "lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -251,7 +252,7 @@ def _in_use(folder: Path) -> bool:
 
 
 def check_collectors(environ: Mapping[str, str]) -> list[Finding]:
-    """Each distinct endpoint of the OTEL_* variables, by opening a connection to it."""
+    """Checks each distinct endpoint of the OTEL_* variables by connecting to it."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return [note("collector", "telemetry is off: OTEL_SDK_DISABLED is true")]
     names = [f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT" for signal in ("LOGS_", "METRICS_", "TRACES_", "")]

@@ -1,6 +1,6 @@
-"""`draftd doctor --hostfile`: is each machine of a group ready for its rank, and are the links between them?
+"""`draftd doctor --hostfile`: checks each machine of a group, and the links between them.
 
-The group is formed as serving forms it, and only looked at (ranks/doctor.py).
+The group is formed as for serving, but serves nothing (ranks/doctor.py).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from draftd.ranks.plan import GroupPlan, Start, check_trusted, plan_group
 from draftd.ranks.proof import OwnProof, Proof
 from draftd.settings import Settings
 
-_FAR_SECONDS, _NARROW = 1e-3, 0.8e9 / 8  # a round trip, bytes a second: more, and less, than a cable's
+_FAR_SECONDS, _NARROW = 1e-3, 0.8e9 / 8  # seconds of a round trip, bytes a second: worse than a cable's
 
 
 def check_hosts(settings: Settings) -> list[Finding]:
-    """All checks of the machines that the hostfile names; nothing is left running anywhere."""
+    """Checks the machines that the hostfile names, and leaves nothing running on them."""
     trusting = settings.distributed.model_copy(update={"trusted_network": True})
     try:
         plan = plan_group(trusting, {})
@@ -62,7 +62,7 @@ def _check_network(settings: Settings, plan: GroupPlan) -> Iterator[Finding]:
 
 
 def _judge_rank(plan: GroupPlan, rank: RankFindings, first: RankFindings) -> Iterator[Finding]:
-    """Whether it answers, and can take its part."""
+    """Yields whether the rank answers, and whether it can serve its part of the target."""
     subject, name, own = f"rank {rank.rank}", plan.hosts[rank.rank].ssh, first.proof
     assert own is not None
     if rank.error:
@@ -109,7 +109,8 @@ def _mend_difference(own: Proof, other: Proof, name: str) -> str:
 
 
 def _check_room(plan: GroupPlan, rank: RankFindings, proof: Proof, name: str) -> Iterator[Finding]:
-    """Free memory against an equal part of the weights, without what every rank reads whole; once a machine."""
+    """Compares each machine's free memory with its ranks' equal parts of the weights; what every rank reads whole is
+    not added."""
     beside = plan.beside(rank.rank)
     if rank.memory is None or rank.rank != min(beside):
         return

@@ -35,7 +35,7 @@ _NO_TEMPLATE = "put the one that it was trained with into chat_template.jinja in
 
 
 class _Opened(NamedTuple):
-    """The content of a folder: mlx-lm's model, whose weights have not been read, and tokenizer."""
+    """An opened folder: mlx-lm's model, without its weights being read, the configuration and the tokenizer."""
 
     folder: ModelFolder
     model: Any
@@ -44,8 +44,9 @@ class _Opened(NamedTuple):
 
 
 def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
-    """The folders that would be loaded, opened as `serve` opens them, but for their weights; what the pair can do, what
-    memory it takes, and what would be refused. Of a hub id only the cache is looked at: no network is needed."""
+    """Opens the models as `serve` does, without reading weights. Returns findings on what the pair can do, the memory
+    that it takes and what it would refuse; and the opened target. Uses no network: a hub id is looked up in the
+    cache."""
     blas.load_blas()  # before MLX is imported
     quiet_transformers()
     path, draft = paths_of(settings.model)
@@ -63,7 +64,7 @@ def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
         finding, opened = _open(subject, named)
         findings += [finding, *_surplus(subject, opened)]
         if target is None or opened is None:
-            refused[name] = f"the {subject} could not be looked at"
+            refused[name] = f"the {subject} could not be opened"
         elif why := mismatch(target.tokenizer, opened.tokenizer):
             findings.append(bad(pair, f"{why}; it is served without this draft", OTHER_DRAFT))
             refused[name] = why
@@ -80,7 +81,7 @@ def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
 
 
 def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding, _Opened | None]:
-    """The opened model; None where something is wrong, or where it is not here."""
+    """Opens a model. Returns the finding on it; and the model, or None if it is faulty or not on this machine."""
     from draftd.engine.cache.layouts import why_not_batched
 
     named = {path: False} | ({} if adapter is None else {str(adapter): True})
@@ -94,7 +95,7 @@ def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding
     except ModelLoadError as error:
         return bad(subject, error.what.removeprefix(f"{subject}: "), error.cure), None
     try:
-        why_not_batched(model, weights=False)  # remembers it, so that nothing below has to try
+        why_not_batched(model, weights=False)  # the answer is remembered, so later calls try nothing
     except Exception as error:
         what = f"{path}: mlx-lm cannot run {config['model_type']!r} here: {in_one_line(error)}"
         return bad(subject, what, "serve a model of another architecture"), None
@@ -104,7 +105,7 @@ def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding
 
 
 def _not_cached(subject: str, name: str, copy: CachedModel) -> Finding:
-    """A model, or an adapter, that `serve` would download, or cannot for want of room."""
+    """The finding on a model or adapter that `serve` would download, or that finds no room on the disk."""
     if not copy.total:
         text = f"{name}: no such folder, so a hub id: {copy}, and is downloaded when it is served"
         return note(subject, text)
@@ -115,7 +116,7 @@ def _not_cached(subject: str, name: str, copy: CachedModel) -> Finding:
 
 
 def check_draft(target: _Opened, named: str | None, draft: _Opened | None) -> list[Finding]:
-    """Whether a draft model may speed the target up: with none, which might; one that has many bytes hardly does."""
+    """Suggests a draft model if there is none, and warns of one that is too large to speed the target up."""
     if named is None:
         text = "none: only text that repeats itself is drafted (prompt_lookup)"
         return [note("draft model", text, without_draft(target.config))]
@@ -132,7 +133,7 @@ def check_draft(target: _Opened, named: str | None, draft: _Opened | None) -> li
 
 
 def check_worth(worth: DrafterWorth | None) -> list[Finding]:
-    """Whether the draft model pays, as `serve` measured it here before."""
+    """Says whether the draft model pays, by what `serve` measured on this machine before."""
     if worth is None:
         return []
     if worth.warning:
@@ -143,7 +144,7 @@ def check_worth(worth: DrafterWorth | None) -> list[Finding]:
 
 
 def _surplus(subject: str, opened: _Opened | None) -> list[Finding]:
-    """Weight files in its folder that are not read."""
+    """The finding on weight files in the folder that are not read, if there are any."""
     said = "" if opened is None else opened.folder.surplus
     return [note(subject, said, "take them out of the folder, or put the index there that names them")] if said else []
 
@@ -155,7 +156,7 @@ def judge_pair(
     drafts: Mapping[DrafterName, _Opened],
     refused: Mapping[DrafterName, str],
 ) -> list[Finding]:
-    """The findings on what `GetModel` would say, and on what would be refused. `refused`: drafts that do not go with
+    """Returns findings on what `GetModel` would say and on what would be refused. `refused`: the drafts that do not fit
     the target, and why."""
     from draftd.engine.assembly import cache_limit, prefix_limit
 
@@ -211,7 +212,7 @@ def judge_pair(
         *([ok("prefix cache", f"{size(prefixes)}: room for {info.prefix_room(prefixes)}")] if prefixes else []),
     ]
     findings += [note("tokenizer", *one) for one in warnings(target.config, models.tokenizer, info.vocab_size)]
-    # That there is no draft model is said already.
+    # A missing draft model has its finding already.
     named = [name for name in info.refused_drafters if name != DRAFT_MODEL or name in refused]
     reasons = {f"requests for the drafter {drafter_in_words(name)}": info.why_no(name) for name in named}
     if not info.speculation_available:
@@ -229,8 +230,8 @@ def judge_pair(
 
 
 def check_memory(machine: HardwareState, needed: int = 0, limit: int = 0, prefixes: int = 0) -> Finding:
-    """Free memory against the weights as they will lie in it, `needed` bytes; `limit`: of key-value caches; `prefixes`:
-    of the prefix cache."""
+    """Compares free memory with the `needed` bytes of weights. `limit`: bytes of key-value caches; `prefixes`: of the
+    prefix cache."""
     if machine.available is None or machine.limit is None:
         return note("memory", "how much is free is not known")
     text = f"{machine.available / 1e9:.1f} of {machine.limit / 1e9:.1f} GB free"

@@ -14,7 +14,7 @@ from draftd.model_info import drafter_in_words
 from draftd.protocol import WORKLOADS
 from draftd.v1 import control_pb2 as pb
 
-_FEW = 0.5  # trials: what is known of a position that was hardly reached is a guess
+_FEW = 0.5  # trials: with fewer, a position's acceptance is a guess
 
 
 @options.with_options("draftd draft reload", "draftd draft reload --new")

@@ -66,7 +66,7 @@ def hold(
 ) -> None:
     """Set the level and keep it, whatever the signals ask for.
 
-    The levels of the remote say what it is asked for: to verify drafts, to answer, or nothing.
+    The remote's levels: it verifies drafts (speculative), decodes by itself (streaming), or is not used (local).
 
     A hold acts on the next request and survives a restart of the daemon. Only the flag outranks it.
     """
@@ -102,7 +102,7 @@ def release(daemon: options.DaemonOptions, json: options.Json = False) -> None:
 
 
 def lines(state: pb.FallbackState, now: datetime, model: inference.GetModelResponse) -> list[tuple[str, str | Text]]:
-    """Name and value; a name that is empty belongs to the one above. `model`: empty while it is not loaded."""
+    """Returns names and values; an empty name continues the line above. `model` is empty while none is loaded."""
     rows: list[tuple[str, str | Text]] = [*ladder.fields(state, now, whole=True)]
     rows += [("relapses", str(state.relapses))] * bool(state.relapses)
     absent = sorted(state.absent_drafters.items())
@@ -122,7 +122,7 @@ def lines(state: pb.FallbackState, now: datetime, model: inference.GetModelRespo
 
 
 def parse_hold_time(text: str) -> float:
-    """Seconds. Raises InvalidRequest where it is no time, or none at all."""
+    """Returns seconds. Raises InvalidRequest unless the text is a time above 0 and of at most 30 days."""
     try:
         seconds = seconds_of(text.strip())
     except ValueError:
@@ -162,7 +162,8 @@ def events(
 
 
 def follow_transitions(client: DraftdClient, last: int) -> Iterator[pb.Transition]:
-    """What happens after the number `last`. Where the daemon drops a client that fell behind, it continues there."""
+    """Yields transitions after the number `last`, and reconnects when the daemon drops this client for falling
+    behind."""
     while True:
         try:
             for entry in client.watch(last):
@@ -174,7 +175,7 @@ def follow_transitions(client: DraftdClient, last: int) -> Iterator[pb.Transitio
 
 
 def _print_event(entry: pb.Transition) -> None:
-    """On one line."""
+    """Prints a transition on one line."""
     why = entry.cause
     if entry.evidence and entry.evidence not in entry.cause:
         why = f"{why} ({entry.evidence})" if why else entry.evidence

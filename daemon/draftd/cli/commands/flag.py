@@ -29,7 +29,7 @@ def get(
     caller: options.Caller = "",
     prompt_tokens: Annotated[
         int,
-        options.decoding("--prompt-tokens", min=0, max=2**31 - 1, help="Of decoding-strategy: the prompt's length."),
+        options.decoding("--prompt-tokens", min=0, max=2**31 - 1, help="For decoding-strategy: the prompt's length."),
     ] = 0,
     json: options.Json = False,
 ) -> None:
@@ -66,7 +66,7 @@ def set_(
     variant: Annotated[
         Literal["on", "off", "local", "remote", "speculative", "auto"],
         typer.Argument(
-            help="Of speculative-decoding: on, off. Of decoding-strategy: local, remote, speculative, auto."
+            help="For speculative-decoding: on, off. For decoding-strategy: local, remote, speculative, auto."
         ),
     ],
 ) -> None:

@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Be a follower of a target that several machines serve together.
 
-    It executes what rank 0 says until that ends the group; where the group is lost, it joins it again.
+    It executes rank 0's records until rank 0 ends the group. If the group is lost, it joins again.
 
     `draftd serve --hostfile` starts followers itself, unless distributed.start is off.
     """

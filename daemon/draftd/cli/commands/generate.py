@@ -1,4 +1,4 @@
-"""`draftd generate`: one answer, as it comes."""
+"""`draftd generate`: streams one answer, or holds a chat."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def command(
 def _stream_answer(
     client: DraftdClient, question: Ask, wanted: pb.ResponseFormat | None, highlight: bool, *, draft_model: bool
 ) -> Answer:
-    """Shows an answer as it comes, and its figures."""
+    """Streams an answer to stdout, then prints its figures to stderr."""
     stream = client.generate_raw(question.message(response_format=wanted, return_progress=sys.stderr.isatty()))
     show = _print_highlighted if highlight and sys.stdout.isatty() else partial(_print, marked=highlight)
     try:
@@ -129,10 +129,10 @@ def _stream_answer(
             answer = gather(stream, waiting.before(show), waiting.before(_print_thought), waiting.hear)
     except (DraftdError, KeyboardInterrupt):
         if sys.stdout.isatty():
-            print()  # what is wrong is not a part of the answer
+            print()  # the error starts on a line of its own
         raise
     finally:
-        stream.close()  # which cancels what is not complete
+        stream.close()  # cancels an incomplete answer
     if not answer.text.endswith("\n"):
         print()
     line = summary(answer, draft_model=draft_model)
@@ -141,10 +141,10 @@ def _stream_answer(
 
 
 def hold_chat(opening: Ask, answer: Callable[[Ask], Answer]) -> None:
-    """Reads turns from the terminal and answers them, until Ctrl-D. `opening` has what precedes the first turn. A turn
-    without a whole answer is no part of the conversation."""
-    with contextlib.suppress(ImportError):  # a Python that was built without it
-        import readline  # noqa: F401  # input() has its lines and keys then
+    """Reads turns from the terminal and answers them, until Ctrl-D. `opening`: the request, with the messages before
+    the first turn. A turn without a complete answer is dropped from the conversation."""
+    with contextlib.suppress(ImportError):  # a Python built without readline
+        import readline  # noqa: F401  # gives input() line editing and a history
 
     begun = opening.messages or ()
     said = begun
@@ -184,7 +184,7 @@ def document(answer: Answer) -> dict[str, Any]:
 def _format(
     schema: str | None, regex: str | None, choices: list[str] | None, prompted: bool
 ) -> pb.ResponseFormat | None:
-    """What the answer must be, where that is asked for."""
+    """Returns the format that --schema, --regex or --choice asks for, or None."""
     named = [f"--{name}" for name, value in (("schema", schema), ("regex", regex), ("choice", choices)) if value]
     if len(named) > 1:
         raise PromptError(named[1], " and ".join(named), "one of --schema, --regex, --choice")
@@ -210,13 +210,13 @@ def _stdin() -> str:
 
 
 def _print(pieces: Sequence[Piece], marked: bool) -> None:
-    """Into a pipe goes what the model wrote; a terminal is not to obey it."""
+    """Prints pieces as they are into a pipe; for a terminal, replaces control characters."""
     text = output.bracket_drafts(pieces) if marked else "".join(piece.text for piece in pieces)
     print(output.visible(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
 def _print_thought(text: str) -> None:
-    """It is no part of the answer."""
+    """Prints reasoning to stderr, on a terminal only."""
     if sys.stderr.isatty():
         output.stderr().print(output.visible(text), style="dim", markup=False, soft_wrap=True, end="")
 
@@ -229,7 +229,7 @@ def _print_highlighted(pieces: Sequence[Piece]) -> None:
 
 
 def route_summary(answer: Answer) -> list[str]:
-    """Where it went, where that is not simply here, and what it cost, where that is known."""
+    """Returns the strategy and class unless it is local, the cost if it is known, and the reason for a failover."""
     finished, parts = answer.finished, []
     strategy = enum_name(pb.Strategy.DESCRIPTOR, answer.started.plan.strategy)
     if answer.started.plan.strategy not in (pb.STRATEGY_UNSPECIFIED, pb.STRATEGY_LOCAL):
@@ -242,7 +242,7 @@ def route_summary(answer: Answer) -> list[str]:
 
 
 def summary(answer: Answer, *, draft_model: bool = True) -> str:
-    """One line of figures of a whole answer. Where the daemon has no draft model it names the document on them."""
+    """Returns one line of figures of a complete answer. Without `draft_model` it names the document on choosing one."""
     plan, counts = answer.started.plan, answer.counts
     planned = plan.mode == pb.DECODE_MODE_SPECULATIVE
     how = answer.mode.value
@@ -266,7 +266,7 @@ def summary(answer: Answer, *, draft_model: bool = True) -> str:
     parts += route_summary(answer)
     if answer.finished.degraded:
         parts.append(f"went on autoregressively: {answer.finished.degraded}")
-    # A speculative plan's reason begins with the flag that allows it; what follows is why it is less than it could be.
+    # A speculative plan's reason begins with the flag that allows it; its limits follow the semicolon.
     if why := plan.reason.partition("; ")[2] if planned else plan.reason:
         parts.append(why)
     if planned and not draft_model:

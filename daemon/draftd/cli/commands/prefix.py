@@ -80,7 +80,7 @@ def list_(daemon: options.DaemonOptions, json: options.Json = False) -> None:
 
 @options.with_options("draftd prefix drop support")
 def drop(daemon: options.DaemonOptions, name: Name) -> None:
-    """Drop a pin: what the disk has of it goes, or stays as long as engine.prefix_disk_bytes has room."""
+    """Drop a pin. Its files are deleted, or stay as long as engine.prefix_disk_bytes has room."""
     with daemon.connect() as client:
         client.drop_prefix(name)
     print(f"{name}: dropped")

@@ -1,4 +1,4 @@
-"""`draftd serve`: run the daemon until it is told to stop."""
+"""`draftd serve`: runs the daemon until it is stopped."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ def command(
     port: Annotated[int | None, _listen("--port", help="0 picks a free one.")] = None,
     http_port: Annotated[
         str | None,
-        _listen("--http-port", metavar="PORT", help="Of OpenAI's and Anthropic's protocols: 8080; off serves none."),
+        _listen("--http-port", metavar="PORT", help="OpenAI's and Anthropic's protocols: 8080; off serves none."),
     ] = None,
     tls_cert: Annotated[Path | None, _listen("--tls-cert", help="Certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, _listen("--tls-key", help="Private key (PEM).")] = None,
     flag_file: Annotated[
-        Path | None, typer.Option("--flag-file", help="Of the feature flags, which all daemons with it follow.")
+        Path | None,
+        typer.Option("--flag-file", help="The feature flags; all daemons with this file follow it."),
     ] = None,
-    ranks: Annotated[int | None, _shared("--ranks", help="So many, on this machine.")] = None,
+    ranks: Annotated[int | None, _shared("--ranks", help="How many, on this machine.")] = None,
     hostfile: Annotated[
         Path | None, _shared("--hostfile", help="One on each of these machines, as mlx.launch reads it.")
     ] = None,
@@ -80,7 +81,7 @@ def command(
             from draftd.cli.follow import run_launched
 
             return run_launched(settings, announce)
-        from draftd.cli.serve import run_daemon  # brings all that serves in, which help does without
+        from draftd.cli.serve import run_daemon  # imports the whole server, which --help does not need
 
         return run_daemon(settings, announce=announce, read=read)
 
@@ -88,8 +89,8 @@ def command(
 
 
 def exit_logged(run: Callable[[], int], prefix: str = "") -> NoReturn:
-    """Runs a daemon or a follower, and exits with its code. What it fails with goes into its log, after `prefix`: with
-    the time and in its format, because a supervisor keeps nothing else."""
+    """Runs a daemon or a follower, and exits with its code. An error is logged, after `prefix`, because a supervisor
+    keeps only the log."""
     try:
         code = run()
     except Exception as error:
@@ -102,7 +103,7 @@ def exit_logged(run: Callable[[], int], prefix: str = "") -> NoReturn:
 
 
 def announcer() -> Callable[[str], None]:
-    """What the daemon announces goes to its log, at any level: scripts wait for the line with its port."""
+    """Returns the function that logs announcements, whatever the log level: scripts wait for the line with the port."""
     log = logging.getLogger("draftd.daemon")
     log.setLevel(logging.INFO)
     return lambda line: log.info("%s", line)

@@ -25,7 +25,7 @@ def command(daemon: options.DaemonOptions, json: options.Json = False) -> None:
 
 
 def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
-    """Name and value, in the order a person asks. A name that is empty belongs to the one above."""
+    """Returns names and values in the order of display. An empty name continues the line above."""
     counts, model = draft_counts(status.counts, status.output_tokens), status.model
     state = enum_name(pb.DaemonState.DESCRIPTOR, status.state)
     if status.unloaded:
@@ -98,7 +98,8 @@ def _memory(status: pb.GetStatusResponse) -> str:
 
 
 def capabilities(model: inference.GetModelResponse) -> list[tuple[str, str]]:
-    """What a pair is and can do: of a daemon's `GetModel`, or foreseen from the models' files."""
+    """Returns names and values on what a pair can do, by a daemon's `GetModel` or by the doctor's reading of the
+    files."""
     return [
         ("layers", _layers(model)),
         ("context", _context(model)),
@@ -115,7 +116,7 @@ def _layers(model: inference.GetModelResponse) -> str:
 
 
 def _context(model: inference.GetModelResponse) -> str:
-    """How long a text may be, and what it takes."""
+    """Says how long a text may be, and how much memory it takes."""
     whole, fits = model.context_length, model.largest_context
     room = "" if fits >= whole else f", of which the memory has room for {fits:,}"
     each = f", {size(model.sequence_bytes)} per request" if model.sequence_bytes else ""
@@ -143,7 +144,7 @@ def _prefix_disk(cache: pb.PrefixCache) -> str:
 
 
 def _speculation(status: pb.GetStatusResponse) -> str:
-    """What is drafted now."""
+    """Says what is drafted now."""
     model, fallback = status.model, status.fallback
     level = ladder.current(fallback) or status.level
     if not model.model:

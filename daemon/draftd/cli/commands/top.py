@@ -1,4 +1,4 @@
-"""`draftd top`: a running daemon on one screen, as it goes."""
+"""`draftd top`: shows a running daemon live on one screen."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def take_snapshot(client: DraftdClient) -> StatusSnapshot:
 
 
 def document(seen: StatusHistory) -> dict[str, Any]:
-    """For JSON. `now` is between the two snapshots, null after a restart of the daemon; `whole` since it started."""
+    """Returns the JSON document. `now`: rates between the two snapshots, null if the daemon restarted; `whole`: since
+    it started."""
     return {
         "target": seen.target,
         "now": dataclasses.asdict(seen.now) if seen.now is not None else None,
@@ -73,7 +74,7 @@ def document(seen: StatusHistory) -> dict[str, Any]:
 
 
 def fields(seen: StatusHistory, now: datetime) -> Iterator[tuple[str, str | Text]]:
-    """The screen's words without its frames: name and value."""
+    """Yields the screen's contents as names and values."""
     rate = seen.now.tokens_per_second if seen.now is not None else None
     yield "tokens/s", f"{figures.rate(rate)} over {rows.period(seen)}"
     yield from (rows.comparison_row(seen, one) for one in rows.speculation(seen))
@@ -83,8 +84,8 @@ def fields(seen: StatusHistory, now: datetime) -> Iterator[tuple[str, str | Text
 
 
 def _watch(daemon: options.DaemonOptions, interval: float) -> str:
-    """Until it is quit; the last screen as SVG. Raises what the first question to the daemon raised."""
-    from draftd.cli.top.app import TopApp  # brings Textual in, which one look does without
+    """Shows the screen until it is quit; returns the last one as SVG. Raises the error of the first status request."""
+    from draftd.cli.top.app import TopApp  # imports Textual, which --once does not need
 
     with daemon.connect() as client:
         app = TopApp(client, StatusHistory(daemon.target, take_snapshot(client)), interval)
@@ -95,7 +96,7 @@ def _watch(daemon: options.DaemonOptions, interval: float) -> str:
 
 
 def _drawn(seen: StatusHistory, interval: float) -> str:
-    """The screen as SVG, where it is not on a terminal."""
+    """Draws the screen without a terminal; returns it as SVG."""
     from textual.pilot import Pilot
 
     from draftd.cli.top.app import TopApp

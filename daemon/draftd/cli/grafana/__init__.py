@@ -1,1 +1,1 @@
-"""`draftd dashboards`: what is shipped, the Grafana that it goes to, and what is to be done there."""
+"""`draftd dashboards`: the shipped content, the Grafana that gets it, and the changes to make there."""

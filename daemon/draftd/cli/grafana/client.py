@@ -1,5 +1,5 @@
-"""A Grafana: where it is, as whom to ask it, and its HTTP API through grafana-client. Every error is one sentence that
-says what to do. Credentials come from the environment or a file, and are never shown.
+"""A Grafana's address, credentials and HTTP API, through grafana-client. Every error is one sentence that says what to
+do. Credentials come from the environment or a file, and are never shown.
 
 Grafana 13 calls these paths legacy and keeps them; their successors under /apis are not in grafana-client.
 """
@@ -35,7 +35,7 @@ _MEANING = {
 
 
 class GrafanaError(DraftdError):
-    """Something between here and Grafana is wrong. `code` is the HTTP status, where there was an answer."""
+    """A call to Grafana failed. `code`: the HTTP status, None without an answer."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -43,11 +43,12 @@ class GrafanaError(DraftdError):
 
 
 def checked_url(name: str, url: str) -> str:
-    """Without a slash at its end, and without credentials, which would end up in logs and in process lists."""
+    """Returns the URL without a slash at its end. Raises ConfigError if it is invalid or has credentials, which would
+    end up in logs and process lists."""
     try:
         return TypeAdapter(Address).validate_python(url)
     except ValidationError:
-        shown = "…@" + url.rsplit("@", 1)[1] if "@" in url else url  # even what is no address may hold a password
+        shown = "…@" + url.rsplit("@", 1)[1] if "@" in url else url  # an invalid address may hold a password, too
         raise ConfigError(name, shown, "such as https://grafana.example.org, without user and password") from None
 
 
@@ -68,10 +69,10 @@ def _credentials(file: Path | None, environ: Mapping[str, str]) -> str | tuple[s
 
 
 class Grafana:
-    """One Grafana, as one identity. Raises GrafanaError only, whose messages repeat neither the credentials nor the
-    webhook's secret.
+    """One Grafana with one set of credentials. Its methods raise only GrafanaError, whose messages have neither the
+    credentials nor the webhook's secret.
 
-    `what` says in an error what was being done ("list the data sources").
+    `what` names the action in an error ("list the data sources").
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Grafana:
         timeout: float = 10.0,
         tls_ca: Path | None = None,
     ) -> None:
-        """By the token of `token_file`, else GRAFANA_TOKEN, else GRAFANA_USER and GRAFANA_PASSWORD. `timeout` is in
+        """Takes the token of `token_file`, else GRAFANA_TOKEN, else GRAFANA_USER and GRAFANA_PASSWORD. `timeout`:
         seconds for each call. Raises FieldError."""
         if not url:
             raise ConfigError("url", "", "--url or GRAFANA_URL, such as https://grafana.example.org")
@@ -103,7 +104,7 @@ class Grafana:
         self._http.s.max_redirects = 0  # a redirect could carry the credentials elsewhere, or to a login page
 
     def check(self) -> None:
-        """GrafanaError when it is not a Grafana, or one too old. Some keep their version secret."""
+        """Raises GrafanaError if the server is no Grafana, or too old. One that hides its version passes."""
         health = self.find("see whether it is a Grafana", "/health")
         if not isinstance(health, dict) or "database" not in health:
             raise self._no_grafana()
@@ -119,7 +120,7 @@ class Grafana:
         return items
 
     def find(self, what: str, path: str) -> Any:
-        """None where there is no such thing."""
+        """Returns what is at `path`, or None if there is nothing."""
         try:
             return self.send("GET", what, path)
         except GrafanaError as error:
@@ -128,13 +129,13 @@ class Grafana:
             raise
 
     def send(self, method: str, what: str, path: str, body: Any = None, *, locked: bool = True) -> Any:
-        """What it answers, parsed. Alerting objects that are written `locked` cannot be edited in Grafana's pages."""
+        """Returns the parsed answer. Alerting objects that are written `locked` cannot be edited in Grafana's pages."""
         headers = {} if locked else {"X-Disable-Provenance": "true"}
         try:
             return getattr(self._http, method)(path, json=body, headers=headers, accept_empty_json=True)
         except (GrafanaException, exceptions.RequestException) as error:
             problem = self._to_grafana_error(error, what)
-        raise problem  # not from within the handler: what it was made from may hold the credentials
+        raise problem  # outside the handler: the original error may hold the credentials
 
     def _to_grafana_error(self, error: Exception, what: str) -> GrafanaError:
         url, code = self.url, None
@@ -163,13 +164,13 @@ class Grafana:
         return GrafanaError(f"{self.url} answers, but is not a Grafana: {advice}")
 
     def _cause(self, error: BaseException) -> str:
-        """The innermost reason: what wraps it repeats the address and the retries."""
+        """Returns the innermost error's text; the outer ones repeat the address and the retries."""
         while (inner := error.__cause__ or error.__context__) is not None:
             error = inner
         return self._scrub(str(error) or type(error).__name__)
 
     def _scrub(self, text: str) -> str:
-        """Cut, and without the secrets: servers and proxies like to repeat what they were sent."""
+        """Shortens a text and removes the secrets: servers and proxies may repeat what they received."""
         for secret in self._secrets:
             text = text.replace(secret, "…")
         text = " ".join(text.split())
@@ -177,7 +178,7 @@ class Grafana:
 
 
 def _message(answer: object) -> str:
-    """Grafana's own words, which name a permission that is missing; empty where a page was sent instead."""
+    """Returns Grafana's own message, which names a missing permission; empty if the answer is a web page."""
     if isinstance(answer, dict):
         return str(answer.get("message") or "")
     return answer if isinstance(answer, str) and not answer.lstrip().startswith("<") else ""

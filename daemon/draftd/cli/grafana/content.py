@@ -1,7 +1,7 @@
-"""What is sent: the dashboards and alert rules of this package, with the data sources of the Grafana that they go to.
+"""The content to send: the package's dashboards and alert rules, with the data sources of the Grafana that gets them.
 
-Dashboards carry a tag, rules a label. Copies made by hand keep both, but get another uid: so a thing is draftd's own
-only with the mark and a uid that begins with `draftd-`.
+Dashboards carry a tag, rules a label. Copies made by hand keep these but get another uid, so an object is draftd's own
+only with its mark and a uid that begins with `draftd-`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TAG = "managed-by:draftd"
 LABEL, LABEL_VALUE = "managed_by", "draftd"
 
 _UID_PREFIX = "draftd-"
-#: Grafana's names of the kinds of data source; what is shipped names one of each by the uid `draftd-KIND`.
+#: Grafana's names of the kinds of data source; the shipped files name one of each by the uid `draftd-KIND`.
 _KINDS = ("prometheus", "tempo", "loki")
 
 
@@ -39,9 +39,9 @@ def ours(thing: Json) -> bool:
 def read_content(
     sources: Mapping[str, str], folder: Traversable | None = None, docs_url: str = DOCS_URL
 ) -> tuple[list[Json], Json]:
-    """The dashboards and the group of rules that are shipped, as the HTTP API wants them and marked as draftd's own,
-    with these uids of data sources, by kind, and links to the documents at `docs_url`. `folder` is one like the
-    package's: `dashboards/*.json`, and `alerting/rules.yaml` in Grafana's format for provisioning files."""
+    """Returns the shipped dashboards and group of rules in the HTTP API's form, marked as draftd's own. `sources`: uids
+    of data sources by kind; links point to the documents at `docs_url`. `folder` is laid out like the package's:
+    `dashboards/*.json`, and `alerting/rules.yaml` in Grafana's format for provisioning files."""
     folder = files("draftd") / "grafana" if folder is None else folder
     boards = (file for file in (folder / "dashboards").iterdir() if file.name.endswith(".json"))
     models = with_sources([json.loads(file.read_text(encoding="utf-8")) for file in boards], sources)
@@ -61,7 +61,7 @@ def read_content(
 
 
 def with_sources(value: Any, sources: Mapping[str, str]) -> Any:
-    """A JSON value with other data sources, in whatever text of it the shipped uids are."""
+    """Replaces the shipped uids of data sources, wherever they are in a JSON value."""
     text = json.dumps(value)
     for kind, uid in sources.items():
         text = text.replace(f"draftd-{kind}", uid)
@@ -71,8 +71,8 @@ def with_sources(value: Any, sources: Mapping[str, str]) -> Any:
 def choose_sources(
     data_sources: Sequence[Json], wanted_uids: Mapping[str, str | None]
 ) -> tuple[dict[str, str], list[str]]:
-    """The Grafana's data sources to read, by kind: what is asked for by uid, else the only one of its kind; and notes
-    on those that are missing. Prometheus must be there."""
+    """Returns the uids of data sources by kind: the wanted one, else the only one of its kind; and notes on missing
+    ones. Raises ConfigError for a wanted uid that is missing, GrafanaError without a Prometheus source."""
     chosen: dict[str, str] = {}
     notes: list[str] = []
     for kind in _KINDS:

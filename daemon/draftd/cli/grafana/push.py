@@ -1,7 +1,7 @@
-"""What is to be done so that a Grafana has what is shipped, and what is in the way.
+"""The changes that give a Grafana the shipped content, and the obstacles to them.
 
-Everything is read first and compared; one thing in the way stops all. Each change is then made by itself; what is
-written whole (a rule group, the tree of policies) is read again before, because others write too.
+Everything is read first and compared; one obstacle stops all changes. Then each change is made by itself. Objects that
+are written whole (a rule group, the tree of policies) are read again just before, because others write too.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _RULE_FIELDS = (
     "uid", "title", "condition", "data", "noDataState", "execErrState", "annotations", "labels", "isPaused", "for",
     "missingSeriesEvalsToResolve", "notification_settings", "record",
 )  # fmt: skip
-_SETS = ("tags", "object_matchers")  # lists whose order says nothing
+_SETS = ("tags", "object_matchers")  # lists whose order has no meaning
 
-#: Our one route in the tree of notification policies, of which a Grafana has a single one, and it is others'. The
-#: alerts that ask for a fallback level go to the daemon, and to all others who would have heard of them: the route is
-#: the first child, so that no other child takes them away from the daemon, it continues to its siblings, and it sends
-#: what it matched to the default contact point too, because Grafana only does that for what no child has matched.
+#: The one route that draftd adds to a Grafana's tree of notification policies. Alerts that ask for a fallback level go
+#: to the daemon, and still to all their other receivers. So the route is the first child, before any that would keep
+#: alerts from the daemon; it continues to its siblings; and it also sends to the default contact point, which Grafana
+#: uses only for alerts that no child has matched.
 OUR_ROUTE: Json = {
     "object_matchers": [[LEVEL_LABEL, "=~", ".+"], _OURS],
     "continue": True,
@@ -47,29 +47,29 @@ OUR_ROUTE: Json = {
             "group_by": ["grafana_folder", "alertname", "instance"],
             "group_wait": "10s",
             "group_interval": "1m",
-            "repeat_interval": "10m",  # a daemon that was restarted hears of what still holds
+            "repeat_interval": "10m",  # a restarted daemon gets the alerts that still hold
         },
-        {"object_matchers": [_OURS]},  # the default contact point, as it is inherited
+        {"object_matchers": [_OURS]},  # the inherited, default contact point
     ],
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where the daemon hears of alerts. Without a secret there is nothing to sign with, and no contact point."""
+    """The daemon's webhook for alerts. Without a secret no contact point is made: it could not sign its alerts."""
 
     url: str
     secret: str | None = field(default=None, repr=False)
-    renew: bool = False  # send the secret although nothing else changed: Grafana never tells which one it has
+    renew: bool = False  # send the secret even if nothing else changed: Grafana does not show its own
 
 
 @dataclass(frozen=True, slots=True)
 class GrafanaChange:
-    """One write: what is there and what will be, as lines that can be compared, and how to make it."""
+    """One write: the object before and after, as comparable lines, and the call that writes it."""
 
     kind: str
     name: str
-    before: list[str] | None  # nothing is there
+    before: list[str] | None  # None: the object does not exist
     after: list[str]
     make: Callable[[], object] = field(repr=False)
 
@@ -86,13 +86,14 @@ class GrafanaChange:
 
 
 class Push:
-    """One look at a Grafana, and what follows: `changes` in the order in which they can be made, `refusals` is what is
-    in the way, `unchanged` the number of things that are as shipped. Kinds and names are for people."""
+    """The plan after one look at a Grafana. `changes`: in the order in which they can be made; `refusals`: the
+    obstacles; `unchanged`: how many objects are as shipped."""
 
     def __init__(
         self, grafana: Grafana, content: tuple[Sequence[Json], Json], webhook: Webhook, *, route: bool = False
     ) -> None:
-        """`route`: add ours to the notification policies, which are left alone otherwise."""
+        """Reads and compares all objects. `route`: add draftd's route to the notification policies, which otherwise
+        stay as they are."""
         dashboards, group = content
         self.changes: list[GrafanaChange] = []
         self.unchanged = 0
@@ -110,7 +111,8 @@ class Push:
             self._route(contact_point)
 
     def carry_out(self, done: Callable[[GrafanaChange], None]) -> None:
-        """`done` hears of each change that was made. An error says how many were; the next push makes the rest."""
+        """Makes the changes, and calls `done` after each. An error says how many were made; the next push makes the
+        rest."""
         for number, change in enumerate(self.changes):
             try:
                 change.make()
@@ -120,7 +122,7 @@ class Push:
             done(change)
 
     def _compare(self, kind: str, name: str, before: Json | None, after: Json, make: Callable[[], object]) -> bool:
-        """Notes a change where there is one."""
+        """Notes a change if the object differs; returns whether it does."""
         change = GrafanaChange(kind, name, None if before is None else lines(before), lines(after), make)
         if change.before == change.after:
             self.unchanged += 1
@@ -129,7 +131,7 @@ class Push:
         return True
 
     def _refuse(self, thing: str, there: Json | None, from_file: bool, mark: str) -> None:
-        """Where one of others' has the uid."""
+        """Notes a refusal if the object comes from a file, or is not draftd's own."""
         if from_file:
             self.refusals.append(f"{thing}: {_FROM_FILE}")
         elif there is not None and not ours(there):
@@ -138,7 +140,8 @@ class Push:
             self.refusals.append(f"{thing}: {text}; {advice}")
 
     def _folder(self) -> bool:
-        """Whether it is there. It is only ever created: its title and place are then its owner's business."""
+        """Returns whether the folder exists. The folder is only created, never changed: its title and place are the
+        user's."""
         there = self._grafana.find("read the folder", f"/folders/{FOLDER}") is not None
         folder = {"uid": FOLDER, "title": FOLDER}
         create = partial(self._grafana.send, "POST", "create the folder", "/folders", folder)
@@ -150,7 +153,7 @@ class Push:
         reply = grafana.find(f"read dashboard {uid}", f"/dashboards/uid/{quote(uid, safe='')}") or {}
         there, meta = reply.get("dashboard"), reply.get("meta") or {}
         self._refuse(f"dashboard {uid}", there, bool(meta.get("provisioned")), f"tag {TAG}")
-        # Another version there than the one that was read is an error.
+        # Grafana refuses the write if its version is no longer this one.
         model = {"id": None, **shipped, "version": int((there or {}).get("version") or 0)}
         body = {"dashboard": model, "folderUid": FOLDER, "message": "draftd dashboards push"}
         before = None if there is None else _plain_dashboard(there, str(meta.get("folderUid") or ""))
@@ -158,7 +161,7 @@ class Push:
         self._compare("dashboard", uid, before, _plain_dashboard(shipped, FOLDER), save)
 
     def _contact_point(self, points: dict[str, Json]) -> bool:
-        """Whether there will be one."""
+        """Compares the contact point; returns whether there will be one."""
         webhook, there = self._webhook, points.get(CONTACT_POINT)
         if webhook.secret is None:
             left = f"the contact point is left {'as it is' if there else 'out'}: DRAFTD_WEBHOOK_SECRET is not set"
@@ -174,7 +177,7 @@ class Push:
             why = f"one of type {there.get('type')!r} has this uid; delete it"
         if why:
             self.refusals.append(f"contact point {CONTACT_POINT}: {why}")
-        # The timestamp is signed too, so that old messages can be told.
+        # The timestamp is signed too, so that the daemon can refuse old messages.
         signed = {"secret": webhook.secret, "header": SIGNATURE_HEADER, "timestampHeader": TIMESTAMP_HEADER}
         body = {
             "uid": CONTACT_POINT,
@@ -194,8 +197,8 @@ class Push:
         return True
 
     def _group(self, shipped: Json, rules: Sequence[Json], *, there: bool) -> None:
-        """A group is written whole, and what it no longer names goes. Its PUT has no version to check. `rules`: all
-        that the Grafana has; `there`: the folder is."""
+        """Compares the rule group. It is written whole: rules that it no longer names are deleted, and no version is
+        checked. `rules`: all of the Grafana's; `there`: whether the folder exists."""
         name, by_uid = shipped["title"], {rule.get("uid"): rule for rule in rules}
         own = [rule["uid"] for rule in shipped["rules"]]
         for uid in own:
@@ -224,7 +227,8 @@ class Push:
                     self.refusals.append(f"rule group {name}: {text} {advice}")
 
     def _route(self, contact_point: bool) -> None:
-        """All else in the tree stays, its lock too, which any write would change for the whole tree."""
+        """Compares draftd's route. The rest of the tree stays; so does its lock, which any write would otherwise set
+        anew."""
         path = f"{_ALERTING}/policies"
         read = partial(self._grafana.send, "GET", "read the notification policies", path)
         tree: Json = read()
@@ -247,7 +251,7 @@ class Push:
 
 
 def our_route(tree: Json) -> int | None:
-    """Where among the root's children our route is: it is told by its matcher and by its receiver."""
+    """Finds draftd's route among the root's children, by its matcher and receiver; returns its index or None."""
     for place, child in enumerate(tree.get("routes") or []):
         receivers = [inner.get("receiver") for inner in child.get("routes") or []]
         if _OURS in (child.get("object_matchers") or []) and CONTACT_POINT in receivers:
@@ -256,11 +260,10 @@ def our_route(tree: Json) -> int | None:
 
 
 def lines(value: Any) -> list[str]:
-    """A JSON value as sorted lines `path = value`, so that two can be compared, and the difference read by a person.
+    """Returns a JSON value as sorted lines `path = value`, for comparison and for readable differences.
 
-    An item of a list is named by what names it (a panel by its title, a query by its refId) where that is unique, so
-    that a new panel does not rename all that follow it. What is empty or false counts as absent: Grafana fills such
-    values in.
+    An item of a list is named by a unique field (a panel by its title, a query by its refId), so a new panel does not
+    rename those after it. Empty and false values count as absent: Grafana fills such values in.
     """
     return sorted(_walk(value, ""))
 
@@ -285,11 +288,11 @@ def _labels(items: list[Any]) -> list[str]:
     return [str(i) for i in range(len(items))]
 
 
-# What is compared of each thing: all but what Grafana counts, stamps or fills in.
+# The compared part of each object: without the fields that Grafana counts, stamps or fills in.
 
 
 def _plain_dashboard(model: Json, folder: str) -> Json:
-    """The schema's version is left out: a newer Grafana raises it when it reads the dashboard."""
+    """Leaves out counters and the schema's version, which a newer Grafana raises when it reads the dashboard."""
     counted = ("id", "version", "iteration", "schemaVersion")
     return {"folder": folder} | {key: value for key, value in model.items() if key not in counted}
 
@@ -306,7 +309,7 @@ def _plain_rule(rule: Json, group: str) -> Json:
 
 
 def plain_contact_point(point: Json) -> Json:
-    """The secret cannot be read back, so it does not take part."""
+    """Leaves out the secret, which cannot be read back."""
     settings = copy.deepcopy(point.get("settings") or {})
     settings.pop("hmacConfig.secret", None)  # how some versions name a redacted secret of an inner object
     if isinstance(settings.get("hmacConfig"), dict):

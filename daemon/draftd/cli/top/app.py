@@ -1,4 +1,4 @@
-"""The live screen of `draftd top`: a Textual app that asks the daemon, draws what it answers, and obeys keys."""
+"""The live screen of `draftd top`: a Textual app that polls the daemon, draws its status, and handles keys."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from draftd.client.client import DraftdClient
 
 LEAST = (60, 20)  # columns and lines
 _BESIDE = 80  # columns from which panels are side by side
-_WHOLE = {False: 42, True: 24}  # lines that all of it takes, by whether panels are side by side
+_WHOLE = {False: 42, True: 24}  # lines that the whole screen takes, by whether panels are side by side
 _SIDE = 18  # columns for the figures beside a curve
 _STATUS_SECONDS = 5.0  # a daemon that takes longer does not answer
 _LONGEST_PAUSE = 10.0
 _NOTICE_SECONDS = 8.0
-_DRAW_SECONDS = 1.0  # how often the time that the daemon has been away is drawn anew
+_DRAW_SECONDS = 1.0  # between two drawings of the time since the last answer
 _ACCENT = "cyan"
 _UP = " ▁▂▃▄▅▆▇█"
 _EFFECT = {"on": "may be decoded with drafts", "off": "is decoded without drafts"}
-_LOOSE = re.compile(r"(\s+([−\d.,]+|[·+→])|,)+$")  # at the end of what is cut: a figure without its unit, a sign alone
+_LOOSE = re.compile(r"(\s+([−\d.,]+|[·+→])|,)+$")  # at the end of a cut text: a figure without its unit, a lone sign
 
 
 def pause(failures: int, interval: float) -> float:
-    """Seconds until the next try after so many failures in a row."""
+    """Returns the seconds until the next try, after so many failures in a row."""
     return min(interval * 2.0 ** min(failures - 1, 16), max(_LONGEST_PAUSE, interval))
 
 
@@ -57,7 +57,7 @@ class Curve(Static):
         self.resized = resized
 
     def on_resize(self) -> None:
-        """As the scrollbar comes and goes, too."""
+        """Runs also when the scrollbar comes or goes."""
         self.call_after_refresh(self.resized)
 
     def show(self, seen: StatusHistory, interval: float) -> None:
@@ -82,8 +82,7 @@ class Curve(Static):
 
 
 class ClippedLine:
-    """Text that is cut between words where it takes more than a line: half a number would be another number, and so
-    would one without its unit."""
+    """Text that is cut between words if it is longer than a line. A number is never cut, nor left without its unit."""
 
     def __init__(self, text: Text) -> None:
         self.text = text
@@ -97,9 +96,9 @@ class ClippedLine:
 
 
 class TopApp(App[None]):
-    """`picture` is the screen as SVG when it was quit. Without a client the history is drawn as it is.
+    """The app. `picture`: the screen as SVG when it was quit. Without a client the history is drawn as it is.
 
-    Calls block on threads of their own; closing the client, which the app does at its end, ends those under way.
+    Calls to the daemon block on threads of their own. At its end the app closes the client, which ends running calls.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -124,7 +123,7 @@ class TopApp(App[None]):
         self._next = seen.at + interval
         self._why, self._failures = "", 0
         self._notice, self._notice_until = "", 0.0
-        self._question = ""  # the variant that the flag is to have, once that is confirmed
+        self._question = ""  # the variant to set the flag to, if that is confirmed
 
     def compose(self) -> ComposeResult:
         yield Static(id="small")
@@ -146,7 +145,7 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         if not self.is_headless:
-            for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is to be left as it was
+            for number in (signal.SIGTERM, signal.SIGHUP):  # exits in order, to restore the terminal
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
         for panel in ("speculation", "transitions", "serving", "ranks", "remote", "machine"):
             self.query_one(f"#{panel}").border_title = panel
@@ -164,7 +163,7 @@ class TopApp(App[None]):
         width, height = event.size
         small = width < LEAST[0] or height < LEAST[1]
         if small:
-            self._question = ""  # it can no longer be seen
+            self._question = ""  # the question can no longer be seen
         self.screen.set_class(small, "-small")
         self.screen.set_class(height < _WHOLE[width >= _BESIDE], "-compact")
         text = f"this terminal is {width} × {height}; draftd top needs {LEAST[0]} × {LEAST[1]}"
@@ -172,7 +171,7 @@ class TopApp(App[None]):
         self.call_after_refresh(self.draw)  # when the panels have their new sizes
 
     async def _follow(self, client: DraftdClient) -> None:
-        """Asks again and again, ever more seldom while the daemon does not answer."""
+        """Polls the daemon, ever more seldom while it does not answer."""
         while True:
             left = None if self._paused else max(0.0, self._next - time.monotonic())
             with contextlib.suppress(TimeoutError):
@@ -204,7 +203,7 @@ class TopApp(App[None]):
         self.draw()
 
     def action_flag(self) -> None:
-        """Asks first: it changes what a daemon in production does."""
+        """Asks for confirmation first: the flag changes how a running daemon decodes."""
         now = self._seen.status.flag_variant
         if self._client is None or self._setting or self.screen.has_class("-small"):
             return
@@ -280,7 +279,7 @@ class TopApp(App[None]):
         return Text.assemble(*parts, ("paused" if self._paused else "", "yellow"), no_wrap=True, overflow="ellipsis")
 
     def _draw_told(self) -> None:
-        """The question, or what came of the last one; over the panels, which it does not move."""
+        """Draws the question, or the result of the last one, over the panels without moving them."""
         text = self._notice if time.monotonic() < self._notice_until else ""
         if self._question:
             text = (
@@ -337,6 +336,7 @@ def _speculation(seen: StatusHistory) -> Table:
 
 
 def spark(values: Sequence[float | None], height: int, top: float) -> list[str]:
-    """`height` lines, the upper one first; `top` fills them. A zero shows as the thinnest line, None as nothing."""
+    """Draws values as `height` lines of text, the upper one first; the value `top` fills the height. Zero shows as the
+    thinnest line, None as nothing."""
     eighths = [0 if value is None else max(1, round(value / top * height * 8)) if top else 1 for value in values]
     return ["".join(_UP[min(max(one - row * 8, 0), 8)] for one in eighths) for row in reversed(range(height))]

@@ -1,6 +1,6 @@
-"""Figures from a daemon's counters: what successive snapshots say of the time between, and what a screen is drawn from.
+"""Rates from a daemon's counters in successive snapshots, and the history that a screen is drawn from.
 
-No clock, no terminal, no connection. What is not known is None, never zero.
+No clock, no terminal, no connection. An unknown value is None, never zero.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_COLUMNS = 400  # more than the widest terminal has
 
 @dataclass(frozen=True, slots=True)
 class StatusSnapshot:
-    """A status, and when it was asked for: monotonic seconds of the asker."""
+    """A status, and when it was read, in the client's monotonic seconds."""
 
     at: float
     status: control.GetStatusResponse
@@ -29,9 +29,9 @@ class StatusSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class DraftRates:
-    """How drafts have fared. Shares from 0 to 1.
+    """How well drafts did. Shares are from 0 to 1.
 
-    `per_position` has as many entries as tokens were drafted at a time at most; the first token drafted comes first.
+    `per_position`: acceptance by position in the block, as long as the longest block drafted.
     """
 
     acceptance: float | None  # accepted over drafted
@@ -46,7 +46,7 @@ class DraftRates:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What happened between two snapshots, `seconds` apart."""
+    """The rates between two snapshots that are `seconds` apart."""
 
     seconds: float
     tokens_per_second: float  # of answers
@@ -60,7 +60,7 @@ class Rates:
 
 
 def drafting(counts: DraftCounts) -> DraftRates:
-    """Of everything that is counted."""
+    """Computes the rates from all counts."""
     return DraftRates(
         acceptance=counts.acceptance,
         per_position=tuple(map(ratio, counts.accepted_per_position, counts.drafted_per_position)),
@@ -74,8 +74,8 @@ def drafting(counts: DraftCounts) -> DraftRates:
 
 
 def between(before: StatusSnapshot, after: StatusSnapshot) -> Rates | None:
-    """None where there is nothing to compare with: a snapshot of another run, or no time in between. Within a run no
-    counter goes back, but for those of a group of ranks."""
+    """Returns the rates between two snapshots; None if they are of different runs, or no time is between them. Within a
+    run no counter falls, except those of a group of ranks."""
     old, new, seconds = before.status, after.status, after.at - before.at
     if seconds <= 0 or old.started != new.started:
         return None
@@ -97,7 +97,7 @@ def between(before: StatusSnapshot, after: StatusSnapshot) -> Rates | None:
 
 
 def _collective(old: control.GroupStatus, new: control.GroupStatus, seconds: float) -> dict[int, float]:
-    """Nothing where the group began anew in between: its counters began at zero again."""
+    """Returns each rank's share of time in collectives; empty if the group was restarted, which resets its counters."""
     if (old.starts, len(old.ranks)) != (new.starts, len(new.ranks)):
         return {}
     spent = [
@@ -115,21 +115,21 @@ def _counts(status: control.GetStatusResponse) -> DraftCounts:
 
 
 def failures(status: control.GetStatusResponse) -> int:
-    """Requests that ended in an error of the daemon's."""
+    """Counts requests that ended in an error of the daemon's."""
     return int(status.finished_requests.get("error", 0))
 
 
 class StatusHistory:
-    """What is drawn: the latest `status` of the daemon at `target`; `minute` is of the window, the last minute or as
-    much of it as was seen, `whole` of the daemon's life.
+    """The figures to draw. `status`: the latest, of the daemon at `target`; `minute`: rates of the last minute, or as
+    much of it as was seen; `whole`: since the daemon started.
 
-    Fed with snapshots in order. One of another run of the daemon begins a new window; the curve goes on.
+    Takes snapshots in order. One of another run of the daemon begins a new window; the curve continues.
     """
 
     def __init__(self, target: str, first: StatusSnapshot) -> None:
         self.target = target
         self._snapshots: deque[StatusSnapshot] = deque()
-        #: What the curves are drawn from: between each two snapshots, None where that is not known.
+        #: The curve's values: the rates between successive snapshots, None if they are unknown.
         self.past: deque[Rates | None] = deque(maxlen=_MOST_COLUMNS)
         self._take(first)
 
@@ -142,7 +142,7 @@ class StatusHistory:
 
     def _take(self, snapshot: StatusSnapshot) -> None:
         self._snapshots.append(snapshot)
-        # One from before the window stays, to be compared with.
+        # One snapshot from before the window stays, for comparison.
         while len(self._snapshots) > 1 and self._snapshots[1].at <= snapshot.at - WINDOW_SECONDS:
             self._snapshots.popleft()
         self.status, self.at = snapshot.status, snapshot.at
@@ -150,10 +150,10 @@ class StatusHistory:
         self.whole = drafting(_counts(snapshot.status))
 
     def gap(self) -> None:
-        """The daemon did not answer: what is happening just now is not known."""
+        """Notes that the daemon did not answer: the current rates are unknown."""
         self.past.append(None)
 
     @property
     def now(self) -> Rates | None:
-        """Of the last two snapshots."""
+        """The rates between the last two snapshots."""
         return self.past[-1] if self.past else None

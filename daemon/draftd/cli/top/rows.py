@@ -1,4 +1,4 @@
-"""The screen's contents as rows: a name and what it is now. How they are laid out is decided elsewhere."""
+"""The screen's contents as rows of a name and a value. `app` lays them out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _THERMAL_STYLES = {None: "", "unspecified": WARN, "nominal": GOOD, "moderate": W
 
 @dataclass(frozen=True, slots=True)
 class FigureRow:
-    """A figure of the last minute, and of all since the daemon started. `share` draws a bar."""
+    """A figure of the last minute, and since the daemon started. `share`: the length of its bar, if it has one."""
 
     name: str
     minute: str
@@ -45,7 +45,7 @@ class FigureRow:
 
 
 def period(seen: StatusHistory) -> str:
-    """What the window's figures are of: a minute, unless less was seen."""
+    """Names the window's length: a minute, unless less was seen."""
     seconds = seen.minute.seconds if seen.minute is not None else WINDOW_SECONDS
     if seconds >= _ABOUT_A_MINUTE:
         return "a minute"
@@ -72,7 +72,7 @@ def speculation(seen: StatusHistory) -> list[FigureRow]:
 
 
 def positions(seen: StatusHistory) -> list[FigureRow]:
-    """Acceptance of the first drafted token, the second, and so on: of the last minute, else of all."""
+    """Returns acceptance by position in the block. Its bar is of the last minute, if known, else of the whole run."""
     minute = seen.minute.drafting.per_position if seen.minute is not None else ()
     lines = []
     for place, (share, recent) in enumerate(zip_longest(seen.whole.per_position, minute), 1):
@@ -82,7 +82,7 @@ def positions(seen: StatusHistory) -> list[FigureRow]:
 
 
 def unavailable(seen: StatusHistory) -> Text | None:
-    """Why there is no speculation; None where there can be."""
+    """Says why speculation is unavailable; None if it is available."""
     model = seen.status.model
     if model.speculation_available or not model.model:
         return None
@@ -108,7 +108,7 @@ def serving(seen: StatusHistory, now: datetime) -> list[Row]:
 
 
 def essential(seen: StatusHistory, now: datetime) -> list[Row]:
-    """What comes first where there is no room for all."""
+    """Returns the rows to show when there is no room for all."""
     drafted = [comparison_row(seen, one) for one in speculation(seen) if one.name in ("accepted", "speed-up")]
     return [
         *drafted,
@@ -117,17 +117,16 @@ def essential(seen: StatusHistory, now: datetime) -> list[Row]:
 
 
 def comparison_row(seen: StatusHistory, figure: FigureRow) -> Row:
-    """On one line."""
+    """Returns a figure's row, with both its values on one line."""
     return figure.name, Text.assemble(
         (figure.minute, figure.style), (f" in {period(seen)}, {figure.whole} in all", DIM)
     )
 
 
 def transitions(seen: StatusHistory, now: datetime, *, short: bool = False) -> list[Row]:
-    """The latest first, by the time of day, or by their age where that is more than a day.
+    """Returns transitions, the latest first, with the time of day, or their age if that is more than a day.
 
-    Where they must be `short` the zone is left out, and the subject, except for the link: no variant is called as a
-    level is.
+    `short`: leaves out the time zone, and the subject except for the link. Levels and variants have different names.
     """
     today = "%H:%M" if short else "%H:%M:%S %Z"
     lines = []
@@ -145,7 +144,7 @@ def transitions(seen: StatusHistory, now: datetime, *, short: bool = False) -> l
 
 
 def state(seen: StatusHistory) -> Text:
-    """What is served, and for how long."""
+    """Says what is served, and for how long."""
     status = seen.status
     name = str(enum_name(pb.DaemonState.DESCRIPTOR, status.state))
     model = status.model
@@ -160,7 +159,8 @@ def state(seen: StatusHistory) -> Text:
 
 
 def lost(why: str, silent: float, retry: float | None) -> Text:
-    """That the daemon is away: seconds since it last answered, and until it is asked again; None while it is asked."""
+    """Says that the daemon does not answer. `silent`: seconds since its last answer; `retry`: until the next try, None
+    during it."""
     trying = "asking again" if retry is None else f"next try in {max(0.0, retry):.0f} s"
     return Text(f"no answer for {figures.span(int(silent))}, {trying}: {why}", BAD)
 
@@ -170,7 +170,7 @@ def _why(text: str) -> tuple[str, str]:
 
 
 def _prompts(seen: StatusHistory) -> Text:
-    """How fast prompts are computed, and how far the one is that has most to go."""
+    """Says how fast prompts are computed, and how far the one with the most tokens left is."""
     now = None if seen.now is None else seen.now.prompt_tokens_per_second
     left = max(seen.status.prompts, key=lambda one: one.prompt_tokens - one.processed_tokens, default=None)
     far = "" if left is None else f", {left.processed_tokens:,} of {left.prompt_tokens:,}"
@@ -211,7 +211,7 @@ def _level(status: pb.GetStatusResponse) -> Text:
 
 
 def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
-    """What holds it, what asks for which level, and what comes next: each only where there is something to say."""
+    """Returns rows on the hold, on the strongest demand and on what comes next, if there are any."""
     lines = []
     if hold_text := ladder.hold_end(state, now):
         lines.append(("held", Text(hold_text, WARN)))
@@ -226,12 +226,12 @@ def _ladder(state: pb.FallbackState, now: datetime) -> list[Row]:
 
 
 def ranks(seen: StatusHistory) -> list[Row]:
-    """The ranks that the target runs on; empty where it runs within the daemon."""
+    """Returns rows on the target's ranks; empty if it runs within the daemon."""
     return group.rows(seen.status, None if seen.minute is None else seen.minute.collective)
 
 
 def remote(seen: StatusHistory) -> list[Row]:
-    """The link to another daemon, and the edges of this one; empty where it is alone."""
+    """Returns rows on the link to the remote and on this daemon's edges; empty if it has neither."""
     hidden = None if seen.minute is None else seen.minute.hidden
     return two.rows(seen.status, "" if hidden is None else f" ({figures.percent(hidden)} in {period(seen)})")
 
