@@ -31,13 +31,12 @@ from draftd.core import (
     DecodePlan,
     DecodeRequest,
     DepthMode,
-    Emission,
     FallbackLevel,
-    Outcome,
     WorkloadClass,
 )
 from draftd.models import grammar
 from draftd.models.blas import load_blas
+from draftd.outcome import Emission, Outcome
 
 TOKENS, DEPTH = 96, 6
 _ANSWER_SECONDS = 600.0

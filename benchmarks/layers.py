@@ -30,13 +30,12 @@ from draftd.core import (
     DecodePlan,
     DecodeRequest,
     DepthMode,
-    Emission,
     FallbackLevel,
-    Outcome,
     SamplingParams,
     WorkloadClass,
 )
 from draftd.models.blas import load_blas
+from draftd.outcome import Emission, Outcome
 
 TOKENS, PROMPT, DEEPEST = 128, 24, 8
 DEPTHS = (1, 2, 4, 6)  # besides none: what automatic depth is compared with

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from draftd.settings import Settings, describe_settings
 from draftd.settings.load import COMMAND_VARIABLES
-from draftd.telemetry import catalog
-from draftd.telemetry.attributes import Attribute
-from draftd.telemetry.catalog import Event, Metric, Span
+from draftd.telemetry import catalog, catalog_spans
+from draftd.telemetry.attributes import Attribute, Event, Metric, Span
 from scripts import registry
 
 _TELEMETRY = """\
@@ -140,8 +139,8 @@ def telemetry() -> str:
     described: tuple[Metric | Span | Event, ...] = (
         *catalog.METRICS,
         *catalog.SDK_METRICS,
-        *catalog.SPANS,
-        *catalog.EVENTS,
+        *catalog_spans.SPANS,
+        *catalog_spans.EVENTS,
     )
     attributes = {
         one.name: one for one in (*catalog.RESOURCE, *(one for thing in described for one in thing.attributes))
@@ -170,9 +169,9 @@ def telemetry() -> str:
         ),
         _RATIOS,
         "## Spans\n",
-        *(_described(span, f"{span.kind}. {span.brief}.") for span in catalog.SPANS),
+        *(_described(span, f"{span.kind}. {span.brief}.") for span in catalog_spans.SPANS),
         "## Log events\n",
-        *(_described(event, f"{event.brief}.") for event in catalog.EVENTS),
+        *(_described(event, f"{event.brief}.") for event in catalog_spans.EVENTS),
         "## Attributes\n\nOn a span, counts are those of that request. Unknown values are absent.\n",
         _table(
             ("Attribute", "Type", "What it says"),

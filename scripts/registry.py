@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from draftd import __version__
-from draftd.telemetry import catalog
+from draftd.telemetry import catalog, catalog_spans
 from draftd.telemetry.attributes import Attribute, Event, InstrumentKind, Metric, Span
 
 CONVENTIONS = "1.41.1"
@@ -57,7 +57,7 @@ def imports() -> Group:
     return {
         "imports": {
             "metrics": sorted(_theirs(metrics)),
-            "events": sorted(_theirs(event.name for event in catalog.EVENTS)),
+            "events": sorted(_theirs(event.name for event in catalog_spans.EVENTS)),
             "entities": list(_ENTITIES),
         }
     }
@@ -96,7 +96,7 @@ def events() -> Group:
         "groups": [
             _group(f"event.{event.name}", "event", event.brief)
             | {"name": event.name, "attributes": [_reference(one) for one in event.attributes]}
-            for event in catalog.EVENTS
+            for event in catalog_spans.EVENTS
             if event.name.startswith(OURS)
         ]
     }
@@ -164,13 +164,13 @@ def entities() -> Group:
 
 def _named_spans() -> Iterator[tuple[str, Span]]:
     """By the name that the catalog gives it, less `_SPAN`: a span's own name may be that of an operation."""
-    for name, value in vars(catalog).items():
+    for name, value in vars(catalog_spans).items():
         if isinstance(value, Span) and value.attributes:
             yield name.removesuffix("_SPAN").lower(), value
 
 
 def _used() -> Iterator[Attribute]:
-    described: tuple[Metric | Span | Event, ...] = (*catalog.METRICS, *catalog.SPANS, *catalog.EVENTS)
+    described: tuple[Metric | Span | Event, ...] = (*catalog.METRICS, *catalog_spans.SPANS, *catalog_spans.EVENTS)
     yield from catalog.RESOURCE
     yield from (attribute for thing in described for attribute in thing.attributes)
 

@@ -7,23 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from draftd.core import (
-    DRAFT_MODEL,
-    PROMPT_LOOKUP,
-    DecodeMode,
-    DecodeRequest,
-    DrafterName,
-    Emission,
-    FallbackLevel,
-    FinishReason,
-    Outcome,
-    RequestStats,
-    TokenSink,
-)
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodeMode, DecodeRequest, DrafterName, FallbackLevel, FinishReason
 from draftd.counts import DraftCounts
 from draftd.engine.observer import EngineStatus
 from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.model_info import ModelInfo
+from draftd.outcome import Emission, Outcome, RequestStats, TokenSink
 
 INFO = ModelInfo(
     model="fake",

@@ -8,21 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftd.core import (
-    DecodeMode,
-    DecodePlan,
-    DepthMode,
-    Emission,
-    FallbackLevel,
-    FinishReason,
-    Outcome,
-    RequestStats,
-    TokenLogprobs,
-)
+from draftd.core import DecodeMode, DecodePlan, DepthMode, FallbackLevel, FinishReason, TokenLogprobs
 from draftd.counts import DraftCounts
 from draftd.errors import DraftdError
 from draftd.fronts.http.server import HttpServer
 from draftd.model_info import ModelInfo
+from draftd.outcome import Emission, Outcome, RequestStats
 from draftd.service.messages import ToolCall
 from draftd.service.request import (
     ChoiceFinished,

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 from opentelemetry.sdk import metrics as sdk
 
-from draftd.telemetry import catalog
+from draftd.telemetry import catalog, catalog_spans
 from tests.otlp import Attributes, OtlpReceiver, Value, attributes_of
 
 REGISTRY = Path(__file__).parents[1] / "docs" / "registry"
@@ -253,5 +253,5 @@ def _instrument(create: Any, wanted: Mapping[str, str]) -> Definition:
 @cache
 def _catalogued() -> Mapping[str, str]:
     """Types of OpenTelemetry's attributes, as the catalog has them; those of the resource are strings but for one."""
-    described = (*catalog.METRICS, *catalog.SDK_METRICS, *catalog.SPANS, *catalog.EVENTS)
+    described = (*catalog.METRICS, *catalog.SDK_METRICS, *catalog_spans.SPANS, *catalog_spans.EVENTS)
     return {"process.pid": "int"} | {one.name: one.type for thing in described for one in thing.attributes}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from draftd.core import ContextTier, DecodePlan, FinishReason, Outcome
+from draftd.core import ContextTier, DecodePlan, FinishReason
 from draftd.errors import DraftdError
+from draftd.outcome import Outcome
 from draftd.strategies import QualityClass, Verifier
 from draftd.telemetry.setup import Telemetry
 from draftd.telemetry.spans import InferenceSpan, InferenceStart, Part

@@ -21,9 +21,7 @@ from draftd.core import (
     DecodeRequest,
     DepthMode,
     DrafterName,
-    Emission,
     FallbackLevel,
-    Outcome,
     SamplingParams,
     StopMatcher,
     TokenLogprobs,
@@ -49,6 +47,7 @@ from draftd.engine.step import DecodeStep, SequenceStep
 from draftd.engine.targets.base import SequenceOptions, Target
 from draftd.engine.targets.choice import StepChoice
 from draftd.engine.targets.local import LocalTarget
+from draftd.outcome import Emission, Outcome
 from tests.scripted import ByteTokenizer
 
 _ids = itertools.count()

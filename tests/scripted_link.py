@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftd.core import DecodeRequest, Emission, FinishReason
+from draftd.core import DecodeRequest, FinishReason
 from draftd.engine.drafters.base import Draft, Drafter, DraftSequence, TextDrafter
 from draftd.engine.limits import RemoteLimits
 from draftd.engine.remote.remote_decoder import RemoteDecoder
@@ -35,6 +35,7 @@ from draftd.engine.remote.verifier_link import (
 )
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.scheduler import Scheduler
+from draftd.outcome import Emission
 from draftd.strategies import PeerCounts, RemoteCounts, Verifier
 from tests.rig import Collected, Rig
 from tests.scripted_edge import left_of

@@ -20,7 +20,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from draftd.core import DecodeRequest, Emission, Origin, Outcome, TokenSink
+from draftd.core import DecodeRequest, Origin
+from draftd.outcome import Emission, Outcome, TokenSink
 from tests.faults.clock import attach
 
 _PROBE_PROMPTS = 4  # of the frozen ones: enough for a verdict, and soon over

@@ -10,10 +10,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodeRequest, FinishReason, Outcome, SamplingParams
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodeRequest, FinishReason, SamplingParams
 from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.observer import EngineObserver
 from draftd.engine.pair import LoadedModels
+from draftd.outcome import Outcome
 from tests.models.scene import near_tie
 from tests.rig import Collected, Rig, autoregressive, request, speculative
 

@@ -10,17 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from draftd.client.client import CallError, DraftdClient
-from draftd.core import (
-    DecodeMode,
-    DecodePlan,
-    DecodeRequest,
-    Emission,
-    FallbackLevel,
-    Outcome,
-    SamplingParams,
-)
+from draftd.core import DecodeMode, DecodePlan, DecodeRequest, FallbackLevel, SamplingParams
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import load_models
+from draftd.outcome import Emission, Outcome
 from draftd.v1 import inference_pb2 as pb
 from tests.wait_until import loaded, until
 

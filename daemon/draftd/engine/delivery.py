@@ -6,11 +6,12 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from draftd.core import DecodeRequest, Emission, FinishReason, Outcome, TokenLogprobs
+from draftd.core import DecodeRequest, FinishReason, TokenLogprobs
 from draftd.counts import StepCounts
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, DraftState, SequenceStep
+from draftd.outcome import Emission, Outcome
 from draftd.strategies import Verifier
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from draftd.core import PEER, DecodeRequest, DrafterName, FinishReason, TokenSink
+from draftd.core import PEER, DecodeRequest, DrafterName, FinishReason
 from draftd.engine.cache.pins import Pin
 from draftd.engine.inbox import Inbox, KeepDrafts, LogitGap, LowerRequests, ReloadDrafts
 from draftd.engine.memory import MlxMemory
@@ -23,6 +23,7 @@ from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import PairFiles
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
+from draftd.outcome import TokenSink
 
 if TYPE_CHECKING:
     from draftd.engine.depth.saved import LearntCosts

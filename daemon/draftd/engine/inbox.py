@@ -13,8 +13,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, TokenSink
+from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin
 from draftd.errors import InvalidRequest, NotServing, QueueFull
+from draftd.outcome import TokenSink
 
 IDLE_SECONDS = 0.5  # how long an idle engine sleeps when nothing wakes it
 _MOST_COMMANDS = 64  # waiting; every step takes them all

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, Outcome, RequestStats, TokenSink
+from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin
 from draftd.engine.cache.pins import LEAST, MOST_PINS, Pin, check_name
 from draftd.engine.handle import EngineHandle, EngineState, check_request, check_tokens, verifier_of
 from draftd.engine.inbox import IDLE_SECONDS, Arrival, Inbox, PinPrefix
@@ -36,6 +36,7 @@ from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import PairFiles
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
+from draftd.outcome import Outcome, RequestStats, TokenSink
 from draftd.strategies import Strategy
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, Outcome, WorkloadClass
+from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, WorkloadClass
 from draftd.counts import DraftCounts, StepCounts
 from draftd.group import GroupStatus
+from draftd.outcome import Outcome
 from draftd.strategies import RemoteCounts, RemoteEstimate
 
 _log = logging.getLogger(__name__)

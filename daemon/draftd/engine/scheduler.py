@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, TokenSink
+from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin
 from draftd.engine.decoder import Decoder
 from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.sequence import DecodeSequence
 from draftd.errors import DraftdError
+from draftd.outcome import TokenSink
 from draftd.strategies import Strategy
 
 

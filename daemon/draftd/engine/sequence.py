@@ -19,12 +19,11 @@ from draftd.core import (
     FinishReason,
     Origin,
     Proposals,
-    RequestStats,
     SamplingParams,
-    TokenSink,
     WorkloadClass,
 )
 from draftd.engine.guess import Guess
+from draftd.outcome import RequestStats, TokenSink
 from draftd.strategies import Strategy
 
 _MEMORY = 40.0  # drafts

@@ -22,18 +22,17 @@ from draftd.core import (
     DecodeRequest,
     DepthMode,
     DrafterName,
-    Emission,
     FallbackLevel,
     FinishReason,
     LadderLevel,
     Origin,
-    Outcome,
 )
 from draftd.counts import DraftCounts
 from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError
 from draftd.fallback.probes import Divergence, ProbedPrompt
 from draftd.models.tokenizer import Tokenizer
+from draftd.outcome import Emission, Outcome
 
 STOPPING = "the daemon is stopping"
 _GRACE_SECONDS = 5.0  # beyond a deadline, which the engine checks between two steps

@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from draftd.core import DecodeRequest, DrafterName, FallbackLevel, Origin, Outcome, WorkloadClass
+from draftd.core import DecodeRequest, DrafterName, FallbackLevel, Origin, WorkloadClass
 from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.observer import EngineObserver
 from draftd.fallback.ladder import Cause
 from draftd.fallback.remote_guard import RemoteAnswer
 from draftd.fallback.signals import MachineReading
 from draftd.hardware.state import HardwareView, MemoryPressure, ThermalLevel
+from draftd.outcome import Outcome
 from draftd.strategies import Strategy
 
 _LEAST_STALE_SECONDS, _STALE_READINGS = 60.0, 3  # seconds, and periods, without a reading

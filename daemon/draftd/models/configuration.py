@@ -13,10 +13,10 @@ import inspect
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, TypeGuard
+from typing import Any
 
 from draftd.errors import ModelLoadError, in_one_line
 from draftd.models.names import (
@@ -32,17 +32,23 @@ from draftd.models.names import (
     reads_period,
     rename,
 )
+from draftd.models.rope import (
+    EXTENDED,
+    LOCAL_THETA,
+    ORIGINAL,
+    PARTIAL,
+    THETA,
+    Rope,
+    is_neutral,
+    is_number,
+    main_rope,
+    read_ropes,
+)
 
 _PARTS = ("text_config", "llm_config", "language_config")  # where models with several parts keep the text model
-_THETA = ("rope_theta", "rotary_emb_base")
-_LOCAL_THETA = ("rope_local_base_freq", "rope_local_theta", "swa_rope_theta")  # of layers with a sliding window
-_PARTIAL = ("partial_rotary_factor", "rotary_pct")
-_ORIGINAL = "original_max_position_embeddings"
 
 _PER_LAYER = {"gemma4_text", "laguna", "mellum", "spark2_5"}  # they read one table for each type of layer
 _NEEDS_SCALING = {"deepseek_v2": "yarn", "minicpm3": "longrope"}  # they require a table; a factor of 1 has no effect
-_NO_SCALING = ("default", "mrope")  # the sections of mrope are equal in a text
-_EXTENDED = ("yarn", "linear", "dynamic")
 
 _ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function")
 # Parts of activations' names, in the source of an architecture and in configurations.
@@ -62,15 +68,6 @@ _LENGTHS = (
     "max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "max_seq_length",
     "seq_length", "model_max_length", "max_context_length", "context_length", "block_size",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Rope:
-    """The rotary embedding of one type of layer. `scaling`: None if it has no effect."""
-
-    theta: float | None
-    partial: float | None
-    scaling: Mapping[str, Any] | None
 
 
 @dataclass(slots=True)
@@ -94,7 +91,7 @@ def normalise(config: Mapping[str, Any]) -> dict[str, Any]:
         architecture = architecture_of(part, own)
         if part is own and parts and "vocab_size" in architecture.arguments and "vocab_size" in parts[0]:
             own.setdefault("vocab_size", parts[0]["vocab_size"])
-        if ropes := _ropes(part):
+        if ropes := read_ropes(part):
             _write(part, ropes, architecture)
         if part is not own or not parts:
             rename(part, own, architecture)
@@ -127,14 +124,14 @@ def declared_context(config: Mapping[str, Any]) -> int | None:
 
 
 def _extended_context(part: Mapping[str, Any], declared: int) -> int:
-    ropes = _ropes(part)
-    rope = _main(ropes) if ropes else None
-    if rope is None or rope.scaling is None or rope.scaling["type"] not in _EXTENDED:
+    ropes = read_ropes(part)
+    rope = main_rope(ropes) if ropes else None
+    if rope is None or rope.scaling is None or rope.scaling["type"] not in EXTENDED:
         return declared
     if str(part.get("model_type", "")).startswith("gemma3"):  # it declares the length including scaling
         return declared
-    factor, original = rope.scaling.get("factor"), rope.scaling.get(_ORIGINAL)
-    if not _is_number(factor) or not math.isfinite(factor):
+    factor, original = rope.scaling.get("factor"), rope.scaling.get(ORIGINAL)
+    if not is_number(factor) or not math.isfinite(factor):
         return declared
     return int((original if is_length(original) else declared) * factor)
 
@@ -143,95 +140,9 @@ def _text_parts(config: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return [(name, part) for name in _PARTS if isinstance(part := config.get(name), dict)]
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _first(part: Mapping[str, Any], names: Iterable[str]) -> float | None:
-    return next((value for name in names if _is_number(value := part.get(name))), None)
-
-
-def _layer_tables(part: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the tables of `rope_parameters` by type of layer; a single one under ""."""
-    parameters = part.get("rope_parameters")
-    if not isinstance(parameters, Mapping):
-        parameters = {}
-    if nested := {name: dict(table) for name, table in parameters.items() if isinstance(table, Mapping)}:
-        return nested
-    if _first(part, _LOCAL_THETA) is not None:
-        return {FULL: dict(parameters), SLIDING: {}}
-    return {"": dict(parameters)}
-
-
-def _ropes(part: Mapping[str, Any]) -> dict[str, _Rope]:
-    """Returns the rotary embedding of each type of layer, from either form; empty if the configuration has none.
-    `rope_scaling` takes precedence over `rope_parameters`, and a theta in a table over one beside it, as in
-    transformers."""
-    names = (*_THETA, *_LOCAL_THETA, *_PARTIAL, "rope_scaling", "rope_parameters", "attn_config")
-    if all(part.get(name) is None for name in names):
-        return {}
-    ropes = {}
-    old = part.get("rope_scaling")
-    for layers, table in _layer_tables(part).items():
-        local = layers == SLIDING
-        own = table
-        if isinstance(old, Mapping) and not local and _kind(old) not in _NO_SCALING:
-            own = table | dict(old)
-        theta = _first(own, _THETA)
-        if theta is None and isinstance(inner := part.get("attn_config"), Mapping):
-            theta = _first(inner, _THETA)  # version 4's form for dbrx
-        if theta is None and "rope_theta" not in own:  # null: these layers do not rotate
-            theta = _first(part, _LOCAL_THETA) if local else None
-            theta = _first(part, _THETA) if theta is None else theta
-        partial = _first(own, _PARTIAL)
-        ropes[layers] = _Rope(theta, _first(part, _PARTIAL) if partial is None else partial, _scaling(own, part))
-    return ropes
-
-
-def _main(ropes: Mapping[str, _Rope]) -> _Rope:
-    return ropes.get("") or ropes.get(FULL) or next(iter(ropes.values()))
-
-
-def _kind(table: Mapping[str, Any]) -> str:
-    kind = str(table.get("rope_type") or table.get("type") or "default")
-    if kind == "su" or (kind == "yarn" and "short_factor" in table):  # older names of longrope
-        return "longrope"
-    return kind
-
-
-def _scaling(table: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns a table in the form of `rope_scaling`: both names of its type, a float factor, and the trained length;
-    None if it has no effect."""
-    kind = _kind(table)
-    if kind in _NO_SCALING:
-        return None
-    dropped = (*_THETA, *(() if kind == "proportional" else _PARTIAL))
-    scaling = {name: value for name, value in table.items() if name not in dropped} | {"type": kind, "rope_type": kind}
-    if _is_number(factor := scaling.get("factor")):
-        scaling["factor"] = factor = float(factor)
-    if kind in ("yarn", "llama3", "longrope"):
-        lengths = (part.get(_ORIGINAL), scaling.get(_ORIGINAL), part.get("max_position_embeddings"))
-        if (original := next((length for length in lengths if is_length(length)), None)) is not None:
-            scaling[_ORIGINAL] = original
-    attention = scaling.get("attention_factor")
-    extends = kind == "yarn" and not scaling.get("mscale_all_dim")
-    if extends and _is_number(attention) and _is_number(factor) and factor > 1:
-        scaling["mscale"] = (attention - 1) / (0.1 * math.log(factor))  # mlx-lm's form of the same number
-    return scaling
-
-
-def _is_neutral(scaling: Mapping[str, Any] | None) -> bool:
-    if scaling is None:
-        return True
-    if scaling["type"] == "longrope":
-        factors = scaling.get("long_factor")
-        return all(one == 1 for one in (factors if isinstance(factors, list) else [factors]))
-    return scaling["type"] in (*_EXTENDED, "llama3") and scaling.get("factor") == 1 and not scaling.get("alpha")
-
-
-def _write(part: dict[str, Any], ropes: Mapping[str, _Rope], architecture: Architecture) -> None:
+def _write(part: dict[str, Any], ropes: Mapping[str, Rope], architecture: Architecture) -> None:
     """Adds the keys of both versions to the part. Tables that the architecture reads itself stay unchanged."""
-    main, nested, reads_tables = _main(ropes), "" not in ropes, "rope_parameters" in architecture.arguments
+    main, nested, reads_tables = main_rope(ropes), "" not in ropes, "rope_parameters" in architecture.arguments
     theta, parameters = main.theta, part.get("rope_parameters")
     if architecture.modules & _PER_LAYER:
         types = part.get("layer_types")
@@ -251,30 +162,30 @@ def _write(part: dict[str, Any], ropes: Mapping[str, _Rope], architecture: Archi
     elif reads_tables and scaling and isinstance(parameters, Mapping):
         part["rope_parameters"] = scaling | dict(parameters)
     if theta is not None:
-        part.update(dict.fromkeys(_THETA, theta))
+        part.update(dict.fromkeys(THETA, theta))
         if isinstance(inner := part.get("attn_config"), dict):
             inner["rope_theta"] = theta
     if main.partial is not None:
-        part.update(dict.fromkeys(_PARTIAL, main.partial))
+        part.update(dict.fromkeys(PARTIAL, main.partial))
         if "rotary_dim" in architecture.arguments and part.get("rotary_dim") is None and (size := head_size(part)):
             part["rotary_dim"] = int(size * main.partial)
     if (sliding := ropes.get(SLIDING)) is not None and sliding.theta is not None:
-        part.update(dict.fromkeys(_LOCAL_THETA, sliding.theta))
+        part.update(dict.fromkeys(LOCAL_THETA, sliding.theta))
     if scaling is None and (needing := architecture.modules & _NEEDS_SCALING.keys()):
         length = part.get("max_position_embeddings")
         scaling = {"type": _NEEDS_SCALING[needing.pop()], "factor": 1.0} | (
-            {_ORIGINAL: length} if is_length(length) else {}
+            {ORIGINAL: length} if is_length(length) else {}
         )
     if "phi3" in architecture.modules and scaling:
         scaling.setdefault("long_factor", None)  # the architecture requires the key for every type
     part["rope_scaling"] = scaling
-    if scaling and _ORIGINAL in scaling:
-        part[_ORIGINAL] = scaling[_ORIGINAL]
+    if scaling and ORIGINAL in scaling:
+        part[ORIGINAL] = scaling[ORIGINAL]
 
 
 def _check_rope(config: Mapping[str, Any], name: str, part: Mapping[str, Any], prefix: str) -> None:
     """Checks the rotary embedding. `name`: of the part in `config`; empty for the whole."""
-    ropes = _ropes(part)
+    ropes = read_ropes(part)
     per_layer = bool(architecture_of(part, config).modules & _PER_LAYER)
     if not ropes or (
         per_layer and not isinstance(part.get("rope_parameters"), Mapping)
@@ -288,7 +199,7 @@ def _check_rope(config: Mapping[str, Any], name: str, part: Mapping[str, Any], p
     try:
         configured = compute()
     except Exception as error:
-        if _is_neutral(scaling := _main(ropes).scaling):
+        if is_neutral(scaling := main_rope(ropes).scaling):
             return  # mlx-lm says what is wrong when it opens the model
         try:
             compute(**_without_scaling(part, next(layers for layers in ropes if layers != SLIDING)))
@@ -307,7 +218,7 @@ def _check_rope(config: Mapping[str, Any], name: str, part: Mapping[str, Any], p
             changed = compute(**_with_theta(part, layers))
             if changed.facts == configured.facts:
                 raise _refusal(f"{prefix}rope_theta {rope.theta:g}{of}", config)
-        if not _is_neutral(rope.scaling):
+        if not is_neutral(rope.scaling):
             try:
                 changed = compute(**_without_scaling(part, layers))
             except Exception:
@@ -318,16 +229,16 @@ def _check_rope(config: Mapping[str, Any], name: str, part: Mapping[str, Any], p
 
 def _scaling_words(prefix: str, scaling: Mapping[str, Any] | None, of: str = "") -> str:
     scaling = scaling or {}
-    factor = f" × {factor:g}" if _is_number(factor := scaling.get("factor")) else ""
+    factor = f" × {factor:g}" if is_number(factor := scaling.get("factor")) else ""
     return f"{prefix}rope_scaling {scaling.get('type')}{factor}{of}"
 
 
 def _with_theta(part: Mapping[str, Any], layers: str) -> dict[str, Any]:
     """Returns the part's tables with another theta for these layers, wherever it is written."""
     changes = {}
-    names = _LOCAL_THETA if layers == SLIDING else _THETA
+    names = LOCAL_THETA if layers == SLIDING else THETA
     for name in names:
-        if _is_number(part.get(name)):
+        if is_number(part.get(name)):
             changes[name] = 3 * part[name]
     if isinstance(part.get("rope_scaling"), Mapping) and layers != SLIDING:
         changes["rope_scaling"] = _triple_factors(part["rope_scaling"])
@@ -337,7 +248,7 @@ def _with_theta(part: Mapping[str, Any], layers: str) -> dict[str, Any]:
 
 
 def _triple_factors(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: 3 * value if name in _THETA and _is_number(value) else value for name, value in table.items()}
+    return {name: 3 * value if name in THETA and is_number(value) else value for name, value in table.items()}
 
 
 def _without_scaling(part: Mapping[str, Any], layers: str) -> dict[str, Any]:
@@ -348,7 +259,7 @@ def _without_scaling(part: Mapping[str, Any], layers: str) -> dict[str, Any]:
 
 
 def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: table[name] for name in (*_THETA, *_PARTIAL) if name in table} | {"rope_type": "default"}
+    return {name: table[name] for name in (*THETA, *PARTIAL) if name in table} | {"rope_type": "default"}
 
 
 def _in_table(part: Mapping[str, Any], layers: str, change: Any) -> dict[str, Any]:
@@ -369,7 +280,7 @@ def computation(config: dict[str, Any]) -> Computation:
         model_class, arguments = model_classes(config)
         model = model_class(arguments.from_dict(config))
     result = Computation()
-    copies = {*_THETA, *_LOCAL_THETA, *_PARTIAL}
+    copies = {*THETA, *LOCAL_THETA, *PARTIAL}
     for path, module in model.named_modules():
         kind = type(module).__name__.lower()
         result.rotates |= "rope" in kind or "rotary" in kind

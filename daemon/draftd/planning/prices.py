@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from draftd.core import DecodePlan, Outcome
+from draftd.core import DecodePlan
+from draftd.outcome import Outcome
 from draftd.settings import CostSettings
 from draftd.strategies import QualityClass, Strategy, Verifier
 

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from draftd.core import DecodePlan, FinishReason, Outcome, WorkloadClass
+from draftd.core import DecodePlan, FinishReason, WorkloadClass
 from draftd.engine.depth.costs import Batch
 from draftd.engine.handle import EngineHandle
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
+from draftd.outcome import Outcome
 from draftd.planning.prices import AnswerPrice, PriceList, answer_price
 from draftd.planning.routing import LocalState, Route, RouteRequest, VerifierState, choose
 from draftd.settings import CostSettings, RemoteSettings

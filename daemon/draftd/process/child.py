@@ -23,12 +23,13 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from draftd.core import DecodeRequest, FinishReason, Origin, Outcome, RequestStats, TokenSink
+from draftd.core import DecodeRequest, FinishReason, Origin
 from draftd.engine.inbox import Arrival, Command, Inbox, KeepDrafts, LogitGap, LowerRequests, PinPrefix, ReloadDrafts
 from draftd.engine.limits import Limits
 from draftd.engine.observer import EngineObserver, Totals
 from draftd.errors import NotServing, in_one_line
 from draftd.group import Loss
+from draftd.outcome import Outcome, RequestStats, TokenSink
 from draftd.process import ipc
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Protocol
 
-from draftd.core import DecodeRequest, DrafterName, TokenSink
+from draftd.core import DecodeRequest, DrafterName
 from draftd.engine.cache.pins import Pin
 from draftd.engine.handle import EngineHandle, EngineState, check_request, verifier_of
 from draftd.engine.inbox import Arrival, Inbox
@@ -29,6 +29,7 @@ from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import PairFiles
 from draftd.models.grammar import Grammars
 from draftd.models.tokenizer import Tokenizer
+from draftd.outcome import TokenSink
 from draftd.process import ipc
 from draftd.process.child import EngineChild
 from draftd.ranks.plan import GroupShare

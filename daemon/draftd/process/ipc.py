@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from draftd.core import DecodeRequest, DrafterName, Emission, FinishReason, Outcome
+from draftd.core import DecodeRequest, DrafterName, FinishReason
 from draftd.counts import DraftCounts
 from draftd.engine.limits import Limits
 from draftd.engine.memory import MlxMemory
@@ -27,6 +27,7 @@ from draftd.group import Loss, RankStatus
 from draftd.model_info import ModelInfo
 from draftd.models.folder import PairFiles
 from draftd.models.tokenizer import Tokenizer
+from draftd.outcome import Emission, Outcome
 from draftd.ranks.plan import GroupShare
 
 if TYPE_CHECKING:

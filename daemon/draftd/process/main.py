@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from draftd.core import DecodeRequest, DrafterName, Emission, FinishReason, Outcome, RequestStats
+from draftd.core import DecodeRequest, DrafterName, FinishReason
 from draftd.counts import StepCounts
 from draftd.engine.handle import EngineState
 from draftd.engine.limits import Limits
@@ -36,6 +36,7 @@ from draftd.group import Loss
 from draftd.hardware.system import device
 from draftd.models.blas import load_blas
 from draftd.models.grammar import CompiledGrammar
+from draftd.outcome import Emission, Outcome, RequestStats
 from draftd.process import ipc
 from draftd.ranks.form import GroupFormation
 from draftd.ranks.leader_channel import LeaderChannel

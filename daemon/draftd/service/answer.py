@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from draftd.core import DecodePlan, Emission, FinishReason, Outcome, StopMatcher
+from draftd.core import DecodePlan, FinishReason, StopMatcher
 from draftd.models.answer_format import NORMAL, REASONING, TOOL, AnswerFormat
 from draftd.models.tokenizer import Tokenizer
+from draftd.outcome import Emission, Outcome
 from draftd.service.messages import Chat, Tool, call_part, text_part
 from draftd.service.request import (
     ChoiceFinished,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from draftd.core import DEADLINE_SLACK_SECONDS, FinishReason, Outcome
+from draftd.core import DEADLINE_SLACK_SECONDS, FinishReason
 from draftd.errors import DeadlineExceeded, DraftdError, EngineFailure, NotServing, RemoteDown
+from draftd.outcome import Outcome
 from draftd.service.request import Request
 
 

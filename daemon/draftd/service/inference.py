@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from draftd.core import DecodePlan, Emission, FinishReason, Outcome
+from draftd.core import DecodePlan, FinishReason
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.errors import (
     ClientStalled,
@@ -35,6 +35,7 @@ from draftd.errors import (
     QueueFull,
     RemoteDown,
 )
+from draftd.outcome import Emission, Outcome
 from draftd.planning.planner import Planner
 from draftd.service import prefixes
 from draftd.service.admission import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from draftd.core import Outcome
+from draftd.outcome import Outcome
 from draftd.telemetry.spans import InferenceSpan
 
 

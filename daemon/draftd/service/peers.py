@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from draftd.core import Emission, FinishReason, Outcome
+from draftd.core import FinishReason
 from draftd.engine.remote.peer import PeerSequence
 from draftd.engine.remote.verifier_link import FromVerifier, OpenSequence, SequenceClosed, Verdict
 from draftd.errors import (
@@ -33,6 +33,7 @@ from draftd.errors import (
     reason_of,
 )
 from draftd.models.grammar import CompiledGrammar
+from draftd.outcome import Emission, Outcome
 from draftd.rate_limited_log import RateLimitedLog
 from draftd.service.stream import Mailbox
 from draftd.strategies import PeerCounts

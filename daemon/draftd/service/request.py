@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from draftd.core import DecodePlan, DepthMode, Emission, ModePreference, Outcome, SamplingParams, WorkloadClass
+from draftd.core import DecodePlan, DepthMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.engine.observer import PromptProgress as PromptProgress
 from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
+from draftd.outcome import Emission, Outcome
 from draftd.planning.planner import RequestedPlan
 from draftd.planning.prices import AnswerPrice
 from draftd.planning.routing import Route

@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
-from draftd.core import Emission, Outcome
 from draftd.errors import ClientStalled
+from draftd.outcome import Emission, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Mailbox:
 
 
 class TokenStream:
-    """The `core.TokenSink` of one request. The request's handler takes from the stream.
+    """The `outcome.TokenSink` of one request. The request's handler takes from the stream.
 
     `on_late` gets the outcome if it comes after the handler has gone. `arrived` is shared by the streams of one
     request, so that their handler can wait for all of them."""

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from operator import add
 from typing import Protocol
 
-from draftd.core import DecodePlan, FinishReason, Outcome, RequestStats
+from draftd.core import DecodePlan, FinishReason
 from draftd.counts import DraftCounts
 from draftd.errors import DraftdError, NotServing, RemoteDown
+from draftd.outcome import Outcome, RequestStats
 from draftd.planning.router import Router
 from draftd.service.messages import text_part
 from draftd.service.request import ChoiceFinished, Chunk, ReasoningDelta, Request, RequestStarted, Send, TextDelta

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from draftd.core import DecodeRequest, FinishReason, Outcome
+from draftd.core import DecodeRequest, FinishReason
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.remote.verifier_link import (
     CloseSequence,
@@ -38,6 +38,7 @@ from draftd.errors import (
     NotServing,
     Superseded,
 )
+from draftd.outcome import Outcome
 from draftd.planning.planner import Planner
 from draftd.service.own_fingerprint import OwnFingerprint
 from draftd.service.peer_requests import check_model, check_text, compile_grammar, decode_request

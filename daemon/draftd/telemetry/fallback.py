@@ -15,7 +15,7 @@ from draftd.fallback.probes import CanaryReport, ProbeReport
 from draftd.fallback.state import FallbackState
 from draftd.journal import Subject, Transition
 from draftd.telemetry import attributes as a
-from draftd.telemetry import catalog
+from draftd.telemetry import catalog, catalog_spans
 from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry.attributes import Attribute, Metric
 from draftd.telemetry.metrics import Observe, Recording, Values, observe_each
@@ -41,7 +41,7 @@ class FlagHook(Hook):
                 timestamp=time.time_ns(),
                 context=request_context.get() or call_context.get() or Context(),
                 severity_number=SeverityNumber.INFO if code is None else SeverityNumber.WARN,
-                event_name=catalog.FLAG_EVALUATION.name,
+                event_name=catalog_spans.FLAG_EVALUATION.name,
                 attributes=attributes_of(
                     {
                         a.FLAG_KEY: details.flag_key,
@@ -80,7 +80,7 @@ class FallbackRecorder:
                 timestamp=time.time_ns(),
                 context=Context(),
                 severity_number=SeverityNumber.INFO,
-                event_name=catalog.TRANSITION.name,
+                event_name=catalog_spans.TRANSITION.name,
                 body=f"{change.subject}: {change.previous} -> {change.current} ({change.cause})",
                 attributes=attributes_of(
                     {
@@ -127,7 +127,7 @@ class FallbackRecorder:
         with self._on.guard.part("control"):
             now = time.time_ns()
             self._on.tracer.start_span(
-                catalog.PROBE_SPAN.name.replace("{draftd.plan.level}", level.label),
+                catalog_spans.PROBE_SPAN.name.replace("{draftd.plan.level}", level.label),
                 context=Context(),
                 start_time=now - round(seconds * 1e9),
                 attributes=attributes_of({a.PLAN_LEVEL: level.label, **attributes}),

@@ -14,10 +14,11 @@ from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Ob
 from opentelemetry.trace import Tracer
 from opentelemetry.util.types import AttributeValue
 
-from draftd.core import DecodeRequest, DrafterName, Outcome
+from draftd.core import DecodeRequest, DrafterName
 from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.observer import EngineObserver, EngineStatus
 from draftd.hardware.state import HardwareView
+from draftd.outcome import Outcome
 from draftd.strategies import Strategy
 from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog

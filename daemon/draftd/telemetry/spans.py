@@ -15,13 +15,15 @@ from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
-from draftd.core import ContextTier, DecodePlan, FinishReason, Outcome, RequestStats, SamplingParams, WorkloadClass
+from draftd.core import ContextTier, DecodePlan, FinishReason, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError
+from draftd.outcome import Outcome, RequestStats
 from draftd.strategies import QualityClass, Verifier
 from draftd.telemetry import attributes as a
-from draftd.telemetry import catalog
+from draftd.telemetry import catalog, catalog_spans
 from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry.attributes import Attribute, Metric
+from draftd.telemetry.attributes import Span as CatalogSpan
 from draftd.telemetry.hardware import hardware_attributes
 from draftd.telemetry.metrics import COUNTS, Recording
 from draftd.telemetry.recording import Labels, ModelNames, attributes_of
@@ -227,10 +229,10 @@ class InferenceSpan:
             return
         counts = stats.counts
         read = {a.USAGE_INPUT: stats.prompt_tokens, a.USAGE_CACHE_READ: stats.cached_tokens}
-        stages: tuple[tuple[catalog.Span, float | None, float | None, Mapping[Attribute, int]], ...] = (
-            (catalog.QUEUE_SPAN, stats.arrival, stats.scheduled, {}),
-            (catalog.PREFILL_SPAN, stats.scheduled, stats.prefilled, read),
-            (catalog.DECODE_SPAN, stats.prefilled, end, {a.USAGE_OUTPUT: counts.emitted, a.STEPS: counts.steps}),
+        stages: tuple[tuple[CatalogSpan, float | None, float | None, Mapping[Attribute, int]], ...] = (
+            (catalog_spans.QUEUE_SPAN, stats.arrival, stats.scheduled, {}),
+            (catalog_spans.PREFILL_SPAN, stats.scheduled, stats.prefilled, read),
+            (catalog_spans.DECODE_SPAN, stats.prefilled, end, {a.USAGE_OUTPUT: counts.emitted, a.STEPS: counts.steps}),
         )
         for kind, start, over, attributes in stages:
             if start is not None:

@@ -26,8 +26,6 @@ from draftd.core import (
     FinishReason,
     LadderLevel,
     Origin,
-    Outcome,
-    RequestStats,
     WorkloadClass,
 )
 from draftd.counts import DraftCounts
@@ -47,6 +45,7 @@ from draftd.fallback.store import StateStore
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
 from draftd.journal import Journal, Subject
 from draftd.model_info import ModelInfo
+from draftd.outcome import Outcome, RequestStats
 from draftd.settings import FallbackSettings
 
 T = TypeVar("T")

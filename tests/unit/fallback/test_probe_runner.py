@@ -19,14 +19,12 @@ from draftd.core import (
     FinishReason,
     LadderLevel,
     Origin,
-    Outcome,
-    RequestStats,
-    TokenSink,
     WorkloadClass,
 )
 from draftd.errors import ModelLoadError, NotNow, NotServing, QueueFull
 from draftd.fallback.probe_runner import ProbeLimits, ProbeRunner
 from draftd.fallback.probes import CanaryOutcome, Divergence, ProbeReport, ProbeVerdict
+from draftd.outcome import Outcome, RequestStats, TokenSink
 from draftd.settings import FallbackSettings
 from tests.fake_engine import Answering, Told, counted
 from tests.unit.fallback.probing import (

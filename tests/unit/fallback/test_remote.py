@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import FinishReason, Outcome, RequestStats
+from draftd.core import FinishReason
 from draftd.counts import DraftCounts
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import InvalidRequest
 from draftd.fallback.leases import Notice
 from draftd.fallback.remote_guard import REMOTE_LADDER
 from draftd.journal import Subject
+from draftd.outcome import Outcome, RequestStats
 from draftd.strategies import RemoteCounts, RemoteLevel, Strategy
 from tests.unit.fallback.controlled import (
     BOTTOM,

@@ -6,19 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import (
-    DRAFT_MODEL,
-    PROMPT_LOOKUP,
-    DepthMode,
-    DrafterName,
-    FinishReason,
-    LadderLevel,
-    Origin,
-    Outcome,
-    RequestStats,
-)
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, DrafterName, FinishReason, LadderLevel, Origin
 from draftd.counts import DraftCounts, StepCounts
 from draftd.fallback.signal_feed import FinishedRequest, RequestFeed
+from draftd.outcome import Outcome, RequestStats
 from tests.unit.fallback.controlled import LADDER, WINDOW, Controlled, a_request
 
 LOOKUP = PROMPT_LOOKUP

@@ -14,12 +14,9 @@ from draftd.core import (
     DecodeMode,
     DecodePlan,
     DepthMode,
-    Emission,
     FallbackLevel,
     FinishReason,
     ModePreference,
-    Outcome,
-    RequestStats,
     SamplingParams,
     TokenLogprobs,
     WorkloadClass,
@@ -30,6 +27,7 @@ from draftd.fronts.grpc.inference import message_of, request_of
 from draftd.fronts.http.answer import metrics
 from draftd.fronts.http.body import DraftdFields
 from draftd.model_info import ModelInfo
+from draftd.outcome import Emission, Outcome, RequestStats
 from draftd.planning.planner import RequestedPlan
 from draftd.planning.prices import AnswerPrice
 from draftd.protocol import DEPTH_MODES, WORKLOADS, member, sampling_message, sampling_of

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from draftd.core import Emission, FinishReason, SamplingParams, WorkloadClass
+from draftd.core import FinishReason, SamplingParams, WorkloadClass
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import DeadlineExceeded, InvalidRequest, NotServing, RemoteDown, RemoteUnavailable
 from draftd.fallback.ladder import Ladder, configured_ladder
 from draftd.fronts.grpc import inference
 from draftd.fronts.grpc.relay import GrpcAnswers, event_of, message_of
+from draftd.outcome import Emission
 from draftd.planning.planner import Planner, RequestedPlan
 from draftd.planning.router import Router
 from draftd.service.inference import InferenceService

@@ -8,21 +8,13 @@ from typing import Any
 
 import pytest
 
-from draftd.core import (
-    DRAFT_MODEL,
-    PROMPT_LOOKUP,
-    DecodePlan,
-    FinishReason,
-    ModePreference,
-    Outcome,
-    RequestStats,
-    WorkloadClass,
-)
+from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, FinishReason, ModePreference, WorkloadClass
 from draftd.counts import DraftCounts
 from draftd.engine.remote.verifier_link import LinkState, RemoteModel
 from draftd.errors import RemoteDown, RemoteUnavailable
 from draftd.fallback.ladder import Ladder, ladder_levels
 from draftd.model_info import ModelInfo
+from draftd.outcome import Outcome, RequestStats
 from draftd.planning.planner import FlagContext, Planner, RequestedPlan
 from draftd.planning.router import EngineFigures, Router
 from draftd.settings import CostSettings, RemoteSettings

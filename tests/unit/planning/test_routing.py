@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import DecodeMode, DecodePlan, FallbackLevel, FinishReason, Outcome, RequestStats
+from draftd.core import DecodeMode, DecodePlan, FallbackLevel, FinishReason
 from draftd.counts import DraftCounts
+from draftd.outcome import Outcome, RequestStats
 from draftd.planning.prices import PriceList, answer_price, money
 from draftd.planning.routing import LocalState, Route, RouteRequest, VerifierState, choose
 from draftd.strategies import QualityClass, RemoteCounts, RemoteEstimate, RemoteMode, Strategy

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm import tool_parsers
 
-from draftd.core import DecodeMode, DecodePlan, Emission, FallbackLevel, FinishReason, Outcome, RequestStats
+from draftd.core import DecodeMode, DecodePlan, FallbackLevel, FinishReason
 from draftd.models.answer_format import HEADER, AnswerFormat, MalformedCall, ToolFormat, is_object
+from draftd.outcome import Emission, Outcome, RequestStats
 from draftd.service.answer import AnswerStream, ReadingOptions, reading_options, stop_matcher
 from draftd.service.messages import Chat, Message, Tool, ToolMode, tool_dicts
 from draftd.service.request import (

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from draftd.core import Emission, FinishReason, Outcome, RequestStats
+from draftd.core import FinishReason
 from draftd.errors import ClientStalled
+from draftd.outcome import Emission, Outcome, RequestStats
 from draftd.service.stream import Mailbox, TokenStream, stall_guard
 
 

@@ -13,19 +13,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from draftd.core import (
-    DecodeMode,
-    DecodePlan,
-    DepthMode,
-    Emission,
-    FallbackLevel,
-    FinishReason,
-    Outcome,
-    RequestStats,
-    TokenLogprobs,
-)
+from draftd.core import DecodeMode, DecodePlan, DepthMode, FallbackLevel, FinishReason, TokenLogprobs
 from draftd.errors import InvalidRequest
 from draftd.model_info import ModelInfo
+from draftd.outcome import Emission, Outcome, RequestStats
 from draftd.service.answer import AnswerStream, stop_matcher
 from draftd.service.chat_template import ChatRenderer
 from draftd.service.messages import Chat, Message

@@ -19,8 +19,6 @@ from draftd.core import (
     DepthMode,
     FallbackLevel,
     FinishReason,
-    Outcome,
-    RequestStats,
     SamplingParams,
     WorkloadClass,
 )
@@ -33,6 +31,7 @@ from draftd.fallback.remote_guard import RemoteState
 from draftd.group import GroupState, GroupStatus, Loss, RankStatus
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
 from draftd.model_info import ModelInfo
+from draftd.outcome import Outcome, RequestStats
 from draftd.settings import TelemetrySettings
 from draftd.strategies import (
     LinkFailure,

@@ -15,7 +15,7 @@ from openfeature.evaluation_context import EvaluationContext
 
 from draftd.errors import QueueFull
 from draftd.journal import Journal, Subject
-from draftd.telemetry import catalog
+from draftd.telemetry import catalog_spans
 from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import Scene, errors_of
 
@@ -48,7 +48,7 @@ def client(tmp_path: Path, scene: Scene) -> Iterator[OpenFeatureClient]:
 def evaluated(scene: Scene, receiver: OtlpReceiver) -> dict[str, object]:
     scene.telemetry.shutdown(30.0)
     (event,) = receiver.events("feature_flag.evaluation")
-    assert set(event.attributes) <= {attribute.name for attribute in catalog.FLAG_EVALUATION.attributes}
+    assert set(event.attributes) <= {attribute.name for attribute in catalog_spans.FLAG_EVALUATION.attributes}
     return event.attributes
 
 
@@ -120,7 +120,7 @@ def test_a_transition_is_an_event_with_its_cause(scene: Scene, receiver: OtlpRec
         "draftd.transition.cause": "acceptance below its floor",
         "draftd.transition.evidence": "0.31, 2 windows",
     }
-    assert set(event.attributes) == {attribute.name for attribute in catalog.TRANSITION.attributes}
+    assert set(event.attributes) == {attribute.name for attribute in catalog_spans.TRANSITION.attributes}
 
 
 def test_a_broken_transition_is_counted_and_does_not_raise(scene: Scene) -> None:

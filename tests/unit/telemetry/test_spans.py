@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from draftd.core import FinishReason, Outcome, RequestStats, SamplingParams
+from draftd.core import FinishReason, SamplingParams
 from draftd.errors import InvalidRequest, NotServing, QueueFull, SpeculationUnavailable
+from draftd.outcome import Outcome, RequestStats
 from draftd.service.messages import text_part
-from draftd.telemetry import catalog
+from draftd.telemetry import catalog_spans
 from tests.otlp import OtlpReceiver, SpanRecord
 from tests.unit.telemetry.scene import (
     AUTOMATIC,
@@ -128,7 +129,7 @@ def test_inference_span_has_the_genai_convention_attributes(scene: Scene, receiv
     for key, value in times.items():
         assert span.attributes[key] == pytest.approx(value)
     assert set(span.attributes) == set(wanted) | set(times)
-    assert set(span.attributes) <= {attribute.name for attribute in catalog.INFERENCE_SPAN.attributes}
+    assert set(span.attributes) <= {attribute.name for attribute in catalog_spans.INFERENCE_SPAN.attributes}
 
 
 def test_tokens_beyond_a_texts_end_are_neither_rolled_back_nor_gained(scene: Scene, receiver: OtlpReceiver) -> None:

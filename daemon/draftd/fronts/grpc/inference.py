@@ -11,11 +11,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from draftd.core import RequestStats
 from draftd.errors import InvalidRequest
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.chat import chat_of, delta_of
 from draftd.fronts.grpc.interceptors import Context
+from draftd.outcome import RequestStats
 from draftd.planning.planner import RequestedPlan
 from draftd.protocol import (
     DEPTH_MODES,

@@ -13,8 +13,9 @@ from typing import Any
 import grpc
 
 from draftd.client import client
-from draftd.core import Emission, FinishReason
+from draftd.core import FinishReason
 from draftd.errors import DeadlineExceeded, DraftdError, QueueFull, RemoteDown, RemoteUnavailable
+from draftd.outcome import Emission
 from draftd.protocol import REASONS, draft_counts
 from draftd.service.messages import Chat, Message, ToolCall, ToolMode
 from draftd.service.request import (

@@ -10,8 +10,9 @@ from itertools import pairwise
 from operator import add
 from typing import Any
 
-from draftd.core import Emission, FinishReason, RequestStats
+from draftd.core import FinishReason
 from draftd.counts import DraftCounts, total
+from draftd.outcome import Emission, RequestStats
 from draftd.service.messages import ToolCall
 from draftd.service.request import ChoiceFinished, Chunk, Delta, ReasoningDelta, TextDelta, ToolCallEnded
 
