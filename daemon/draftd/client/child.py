@@ -1,4 +1,4 @@
-"""A daemon of one's own: started as a child process, heard until it serves, stopped for certain."""
+"""Runs a daemon as a child process: starts it, reads its output until it serves, and stops it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STOP_SECONDS = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What a child announced once it took requests."""
+    """The model and the address that a child daemon announced when it began to serve."""
 
     model: str
     address: str
@@ -36,15 +36,15 @@ def serving(
     timeout: float,
     on_line: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Serving]:
-    """Runs `command`, a daemon, for as long as the block does.
+    """Runs the daemon `command` while the block runs.
 
-    Raises DraftdError where it ends, or says nothing for `timeout` seconds, before it serves."""
+    Raises DraftdError if the daemon ends, or prints nothing for `timeout` seconds, before it serves."""
     process = subprocess.Popen(
         command, env=dict(environ), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
     )
     assert process.stderr is not None
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    # A thread, because the pipe must be emptied for as long as the child lives: a full one would stop it.
+    # A thread empties the pipe while the child lives: a full pipe would block the child.
     reader = threading.Thread(target=_read, args=(process.stderr, lines), name="draftd-child", daemon=True)
     reader.start()
     try:
@@ -72,7 +72,7 @@ def _wait(
     timeout: float,
     on_line: Callable[[str], None],
 ) -> Serving:
-    last = "no output"  # of a traceback the last line says what happened
+    last = "no output"  # the last line of a traceback names the error
     while True:
         try:
             line = lines.get(timeout=timeout)
@@ -96,7 +96,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def clean_environ(flag_file: str) -> dict[str, str]:
-    """This process's environment, less what would point the child elsewhere than a demo should go."""
+    """This process's environment without the variables that a demo's child must not inherit."""
     sections = ("SERVER", "FLAG", "LOG", "FALLBACK", "WEBHOOK", "ANNOTATIONS", "DISTRIBUTED")
     foreign = (*(f"DRAFTD_{name}__" for name in sections), "DRAFTD_CONFIG", "MLX_RANK", "MLX_HOSTFILE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}

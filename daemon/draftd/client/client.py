@@ -1,4 +1,4 @@
-"""A small typed client: for the commands, tests and benchmarks, and for programs that want no generated code."""
+"""A small typed client for the commands, tests and benchmarks, and for programs that do not use generated code."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from draftd.strategies import QualityClass, RemoteLevel, Strategy
 from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
 from draftd.v1 import inference_pb2 as pb
 
-_LOOK_SECONDS = 0.5  # between two looks at whether a model is loaded
+_LOOK_SECONDS = 0.5  # between two checks whether the model is loaded
 
 Message = tuple[str, str]  # role, content
 ModelReply: TypeAlias = pb.GetModelResponse
 StatusReply: TypeAlias = control_pb2.GetStatusResponse
 
 
-_TOO_LARGE = re.compile(r"SERVER: Received message larger than max \((\d+) vs\. (\d+)\)")  # gRPC's own words
+_TOO_LARGE = re.compile(r"SERVER: Received message larger than max \((\d+) vs\. (\d+)\)")  # gRPC's message
 
 
 class CallError(DraftdError):
-    """A call that the daemon refused, or that never reached it. `code` is the status; `fields` names what is wrong."""
+    """A call that the daemon refused, or that never reached it. `code` is the status; `fields` describes each wrong
+    field."""
 
     def __init__(self, error: grpc.RpcError) -> None:
         code, message = grpc.StatusCode.UNKNOWN, str(error)
@@ -70,8 +71,8 @@ class CallError(DraftdError):
 
 @dataclass(frozen=True)
 class Ask:
-    """One question to a daemon: `messages`, a raw `prompt`, or `tokens`. What is None is left to the daemon. What
-    concerns tools and the chat template goes with messages. `json_schema`: what the answer must be."""
+    """One request to a daemon: `messages`, a raw `prompt`, or `tokens`. The daemon decides what is None. Fields for
+    tools and the chat template are sent only with `messages`. `json_schema`: the schema that the answer must follow."""
 
     prompt: str | None = None
     messages: Sequence[Message | pb.ChatMessage] | None = None
@@ -137,8 +138,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of the answer: was it drafted and accepted, or did the target write it? `remote`: that of the daemon
-    behind the one that was asked."""
+    """A stretch of the answer. `from_draft`: it was drafted and accepted; otherwise the target wrote it. `remote`: the
+    verifier was the remote of the daemon that was called."""
 
     text: str
     from_draft: bool
@@ -147,7 +148,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One whole answer, and the daemon's own figures of it. Seconds; None where there is nothing to measure."""
+    """One whole answer with the daemon's figures about it. Times are in seconds, and None if there is nothing to
+    measure."""
 
     text: str
     tokens: tuple[int, ...]
@@ -159,7 +161,7 @@ class Answer:
 
     @property
     def mode(self) -> DecodeMode:
-        """The mode it was decoded in, whatever was asked."""
+        """The mode in which the answer was decoded, whichever was requested."""
         return DECODED.get(self.finished.mode, DecodeMode.AUTOREGRESSIVE)
 
     @property
@@ -189,13 +191,13 @@ class DraftdClient:
         tls_key: Path | None = None,
         tls: bool = False,
     ) -> None:
-        """`tls_ca` is the authority that the daemon's certificate comes from; `tls` without it trusts the system's.
-        `tls_cert` and `tls_key` are the client's own, where the daemon wants one."""
+        """`tls_ca` is the authority of the daemon's certificate; `tls` without it trusts the system's authorities.
+        `tls_cert` and `tls_key` are the client's own, for a daemon that requires a client certificate."""
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         options = [
             ("grpc.max_receive_message_length", -1),
             ("grpc.keepalive_time_ms", 60_000),
-            # Two minutes by default: a daemon that is back would be noticed late.
+            # The default of two minutes would notice a restarted daemon late.
             ("grpc.max_reconnect_backoff_ms", 5_000),
         ]
         if tls or tls_ca or tls_cert:
@@ -220,8 +222,8 @@ class DraftdClient:
     def wait_until_loaded(
         self, seconds: float, progress: Callable[[str], None] = lambda line: None
     ) -> pb.GetModelResponse:
-        """The model, once it is loaded: waits for that for so long, and tells `progress` what is being done. A daemon
-        that does not answer is not waited for."""
+        """Waits up to `seconds` for the model to load, and returns it. `progress` receives each new line about the
+        loading. Raises CallError, at once if no daemon answers."""
         deadline, shown = time.monotonic() + seconds, ""
         while True:
             try:
@@ -238,18 +240,18 @@ class DraftdClient:
     def generate(
         self, prompt: str | None = None, *, timeout: float | None = None, **request_fields: Any
     ) -> Generator[pb.GenerateResponse, None, None]:
-        """Streams one answer. What is asked is as `message_of` takes it. The request is sent when iteration begins;
+        """Streams one answer. `request_fields` are those of `message_of`. The request is sent when iteration begins;
         closing the iterator cancels it."""
         return self.generate_raw(message_of(prompt, **request_fields), timeout=timeout)
 
     def generate_raw(
         self, request: pb.GenerateRequest, *, timeout: float | None = None
     ) -> Generator[pb.GenerateResponse, None, None]:
-        """Likewise, with a request of one's own making."""
+        """Streams the answer to a request message, as `generate` does."""
         yield from _read_stream(self._begin(self._inference.Generate, request, timeout))
 
     def route(self, request: pb.GenerateRequest, *, timeout: float = 10.0) -> pb.RouteResponse:
-        """Which way it would go now, and why."""
+        """The strategy that the request would get now, and why."""
         return self._call(self._inference.Route, pb.RouteRequest(request=request), timeout)  # type: ignore[no-any-return]
 
     def model(self, *, timeout: float = 10.0) -> pb.GetModelResponse:
@@ -259,11 +261,12 @@ class DraftdClient:
         return self._call(self._control.GetStatus, control_pb2.GetStatusRequest(), timeout)  # type: ignore[no-any-return]
 
     def manifest(self, *, timeout: float = 600.0) -> control_pb2.GetManifestResponse:
-        """What is served, by what and on what. Files are hashed when it is first asked for: large ones take a while."""
+        """The models, the software and the machine that serve. The first call hashes the model files, which takes a
+        while for large ones."""
         return self._call(self._control.GetManifest, control_pb2.GetManifestRequest(), timeout)  # type: ignore[no-any-return]
 
     def depth(self) -> control_pb2.GetDepthResponse:
-        """What was learnt of what drafting costs and yields."""
+        """The measured costs and yields of drafting."""
         return self._call(self._control.GetDepth, control_pb2.GetDepthRequest())  # type: ignore[no-any-return]
 
     def get_flag(
@@ -281,16 +284,16 @@ class DraftdClient:
         return self._call(self._control.GetFlag, request)  # type: ignore[no-any-return]
 
     def set_flag(self, variant: str, *, key: str = "") -> control_pb2.SetFlagResponse:
-        """Returns when the change is in force."""
+        """Sets the flag's variant, and returns when the change is in force."""
         return self._call(self._control.SetFlag, control_pb2.SetFlagRequest(variant=variant, key=key))  # type: ignore[no-any-return]
 
     def level(self) -> control_pb2.FallbackState:
-        """The level in force, and what asks for another."""
+        """The fallback level in force, and the signals that ask for another."""
         return self._call(self._control.GetLevel, control_pb2.GetLevelRequest()).fallback  # type: ignore[no-any-return]
 
     def hold_level(self, level: FallbackLevel | RemoteLevel, seconds: float | None = None) -> control_pb2.FallbackState:
-        """Keeps the ladder, or what the remote is asked for, on `level` for so long, None until it is released. Returns
-        the state that follows."""
+        """Holds the ladder, or the remote's level, on `level` for `seconds`, or until it is released if None. Returns
+        the new state."""
         request = control_pb2.HoldLevelRequest(level=level.label, expires_in=duration(seconds))
         return self._call(self._control.HoldLevel, request).fallback  # type: ignore[no-any-return]
 
@@ -298,18 +301,20 @@ class DraftdClient:
         return self._call(self._control.ReleaseLevel, control_pb2.ReleaseLevelRequest())  # type: ignore[no-any-return]
 
     def transitions(self, limit: int = 0, *, after: int = 0) -> Sequence[control_pb2.Transition]:
-        """The latest of those after the number `after`, oldest first; 0 is as many as the daemon likes to list."""
+        """The latest `limit` transitions after the number `after`, oldest first. With a limit of 0 the daemon decides
+        how many."""
         request = control_pb2.ListTransitionsRequest(limit=limit, after_number=after)
         return self._call(self._control.ListTransitions, request).transitions  # type: ignore[no-any-return]
 
     def watch(
         self, after: int | None = None, *, begun: Callable[[], None] = lambda: None, timeout: float | None = None
     ) -> Iterator[control_pb2.Transition]:
-        """Each transition as it happens; with `after` first those that are kept and have a later number. Closing the
-        iterator ends it. `begun` is called once from then on none is missed; iterate for it to begin."""
+        """Streams each transition as it happens, with `after` first the kept ones that have a later number. The call
+        begins with the iteration, and ends when the iterator is closed. `begun` is called once; no transition after it
+        is missed."""
         call = self._begin(self._control.Watch, control_pb2.WatchRequest(after_number=after), timeout)
         try:
-            call.initial_metadata()  # waits for it; a refusal shows at the first message
+            call.initial_metadata()  # waits for the metadata; a refusal is raised at the first message
             if call.is_active():
                 begun()
             for response in _read_stream(call):
@@ -318,20 +323,21 @@ class DraftdClient:
             call.cancel()
 
     def probe(self, *, timeout: float = 600.0) -> control_pb2.RunProbeResponse:
-        """Tries the level above out, and waits for the verdict."""
+        """Probes the next level up, and waits for the result."""
         return self._call(self._control.RunProbe, control_pb2.RunProbeRequest(), timeout)  # type: ignore[no-any-return]
 
     def canaries(self, *, timeout: float = 600.0) -> control_pb2.RunCanariesResponse:
-        """Runs the quality canaries both ways, and waits for the verdict."""
+        """Runs the quality canaries with and without drafts, and waits for the result."""
         return self._call(self._control.RunCanaries, control_pb2.RunCanariesRequest(), timeout)  # type: ignore[no-any-return]
 
     def reload_draft(self, *, forget: bool = False, timeout: float = 600.0) -> control_pb2.ReloadDraftResponse:
-        """Has the draft's weights read anew, and waits for it. `forget`: what was learnt of the old draft, too."""
+        """Makes the daemon read the draft's weights again, and waits for it. `forget`: also discards what was learnt
+        about the old draft."""
         request = control_pb2.ReloadDraftRequest(forget_baselines=forget)
         return self._call(self._control.ReloadDraft, request, timeout)  # type: ignore[no-any-return]
 
     def pin_prefix(self, request: control_pb2.PinPrefixRequest, *, timeout: float = 600.0) -> control_pb2.PinnedPrefix:
-        """Has a text's beginning computed and kept on disk under a name, and waits for it."""
+        """Makes the daemon compute a prefix and keep it on disk under a name, and waits for it."""
         return self._call(self._control.PinPrefix, request, timeout).prefix  # type: ignore[no-any-return]
 
     def prefixes(self) -> control_pb2.ListPrefixesResponse:
@@ -341,14 +347,15 @@ class DraftdClient:
         self._call(self._control.DropPrefix, control_pb2.DropPrefixRequest(name=name))
 
     def serving(self, *, timeout: float = 2.0) -> bool:
-        """Whether the model is loaded and requests are taken. False also where no daemon listens."""
+        """Whether the daemon has loaded its model and accepts requests. False if no daemon listens."""
         with contextlib.suppress(grpc.RpcError):
             answer = self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
             return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
         return False
 
     def _begin(self, method: Any, request: Any, timeout: float | None) -> Any:
-        # A stream that is begun and belongs to none of gRPC's threads yet keeps its channel from ever closing.
+        # A signal between the start of a stream and its handover to gRPC's threads would keep the channel from ever
+        # closing.
         with defer_signals():
             return method(request, metadata=self._metadata, timeout=timeout)
 
@@ -360,7 +367,7 @@ class DraftdClient:
 
 
 def message_of(prompt: str | None = None, **more: Any) -> pb.GenerateRequest:
-    """`more`: fields of `Ask`, and of the request's message."""
+    """Builds the request's message. `more`: fields of `Ask` or of the message."""
     own = {name: more.pop(name) for name in more.keys() & {field.name for field in fields(Ask)}}
     return Ask(prompt, **own).message(**more)
 
@@ -371,8 +378,8 @@ def gather(
     on_reasoning: Callable[[str], None] | None = None,
     on_wait: Callable[[pb.GenerateResponse], None] | None = None,
 ) -> Answer:
-    """Reads the stream to its end; `on_pieces` hears of the text as it comes, `on_reasoning` of thoughts, and `on_wait`
-    before the answer begins of each event that says what it waits for: `loading` or `prompt_progress`."""
+    """Reads the stream to its end. `on_pieces` receives the text as it arrives and `on_reasoning` the thoughts.
+    `on_wait` receives the events before the answer: `loading` and `prompt_progress`."""
     started, finished = pb.Started(), pb.Finished()
     tokens: list[int] = []
     pieces: list[Piece] = []
@@ -400,7 +407,8 @@ def gather(
 
 
 def split(chunk: pb.Chunk) -> list[Piece]:
-    """The chunk's text, token by token; neighbours of one origin are joined, text past the tokens' is the target's."""
+    """Splits the chunk's text by origin: neighbouring tokens of one origin are joined. Text after the last token counts
+    as the target's."""
     pieces: list[Piece] = []
     rest, remote = chunk.text, chunk.verifier == pb.VERIFIER_REMOTE
     for length, from_draft in [*zip(chunk.text_lengths, chunk.from_draft, strict=False), (len(rest), False)]:
@@ -413,7 +421,7 @@ def split(chunk: pb.Chunk) -> list[Piece]:
 
 
 def _read_stream(call: Any) -> Iterator[Any]:
-    """What comes; a call that is left before its end is cancelled."""
+    """Yields the call's messages. Cancels the call if iteration stops early; raises CallError."""
     try:
         yield from call
     except grpc.RpcError as error:

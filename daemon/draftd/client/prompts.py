@@ -1,4 +1,4 @@
-"""Prompts from where they lie: the package's held-out ones, a file, the command line."""
+"""Reads prompts from the package's held-out sets, from a file or from the command line."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from draftd.core import CLASSES, WorkloadClass
 from draftd.errors import DraftdError
 
 EMBEDDED = "nano/target"
-"""The embedded pair, as its daemon names it."""
+"""The name of the embedded pair's model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt: a chat, and what is known of it."""
+    """One prompt: a chat with its name, workload class and limits."""
 
     name: str
     messages: tuple[Message, ...]
     workload: WorkloadClass
     max_tokens: int | None
-    group: str = ""  # what it is reported under; empty is its workload class
+    group: str = ""  # the heading that reports use; empty: its workload class
 
 
 def held_out(workload: WorkloadClass) -> list[Prompt]:
@@ -44,7 +44,7 @@ def held_out(workload: WorkloadClass) -> list[Prompt]:
 
 
 def suited_classes(model: str) -> tuple[WorkloadClass, ...]:
-    """The classes that a model is shown with: all, but the embedded pair has not learnt to edit."""
+    """The workload classes to show a model with. The embedded pair gets all but EDIT, which it has not learnt."""
     return tuple(kind for kind in CLASSES if model != EMBEDDED or kind is not WorkloadClass.EDIT)
 
 
@@ -66,7 +66,7 @@ def from_texts(texts: Sequence[str]) -> list[Prompt]:
 
 
 def shorten(text: str, width: int = 24) -> str:
-    """Enough of a prompt to know it by."""
+    """The beginning of a prompt, on one line of at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
 
@@ -84,7 +84,7 @@ class _Message(BaseModel):
 
 
 class _Line(BaseModel):
-    """What is on a line of a .jsonl file."""
+    """One line of a .jsonl file of prompts."""
 
     messages: list[_Message] = Field(min_length=1)
     id: str | int = ""

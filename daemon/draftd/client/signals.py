@@ -1,4 +1,4 @@
-"""Signals, answered for as long as a block runs."""
+"""Signal handlers that are set while a block runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Handler = Callable[[int, FrameType | None], object]
 
 @contextlib.contextmanager
 def handle_signals(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """These answer signals for as long as the block runs, and then who did before. Signals are answered on the main
-    thread; on another this does nothing."""
+    """Sets these signal handlers while the block runs, then restores the earlier ones. Does nothing outside the main
+    thread, where Python cannot set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -31,10 +31,8 @@ def handle_signals(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """What the block does is done whole: a signal that a handler in Python answers comes when the block has ended.
-
-    For what takes no time.
-    """
+    """Delays SIGINT and SIGTERM until the block has ended, if they have handlers in Python. Use it for short blocks
+    only."""
     came: list[int] = []
     handled = [one for one in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(one))]
     try:
@@ -46,8 +44,7 @@ def defer_signals() -> Iterator[None]:
 
 
 def hangup_reloads() -> bool:
-    """Whether SIGHUP asks for a reload: this process has no terminal that could be closed, or was told to ignore that
-    (`nohup`)."""
+    """Whether SIGHUP asks for a reload: this process has no terminal, or it ignores SIGHUP (`nohup`)."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return True
     try:

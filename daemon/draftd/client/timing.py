@@ -1,4 +1,5 @@
-"""One answer, timed where it arrives, and the figures of its chunks: seconds, or None if there are too few."""
+"""Captures one answer with the arrival times of its chunks, and computes figures from them. Times are in seconds; a
+figure is None if there are too few chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from draftd.v1 import inference_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class TimedChunk:
-    """One message: `at` seconds after it was asked, `tokens` in it, `from_draft` of them drafted and accepted."""
+    """One message of the stream. `at`: seconds since the request; `from_draft`: how many of its `tokens` were drafted
+    and accepted."""
 
     at: float
     tokens: int
@@ -25,7 +27,7 @@ class TimedChunk:
 
 
 class TimedAnswer(Protocol):
-    """An answer with the times of its chunks: one that was just captured, or a record of one."""
+    """An answer with the times of its chunks: a new capture, or a saved one."""
 
     @property
     def chunks(self) -> tuple[TimedChunk, ...]: ...
@@ -33,12 +35,12 @@ class TimedAnswer(Protocol):
 
 @dataclass(frozen=True)
 class Capture:
-    """`arrivals` run parallel to `responses`, in seconds since it was asked. `asked_at` is Unix time, `began`
-    time.perf_counter()."""
+    """One answer as it arrived. `arrivals` has the time of each of the `responses`, in seconds since the request.
+    `asked_at` is Unix time; `began` is on time.perf_counter()."""
 
     asked_at: float
     began: float
-    ended: float  # in seconds since it was asked
+    ended: float  # seconds since the request
     arrivals: tuple[float, ...]
     responses: tuple[pb.GenerateResponse, ...]
     failure: CallError | None = None
@@ -61,14 +63,15 @@ class Capture:
         return bool(self.responses) and self.responses[-1].WhichOneof("event") == "finished"
 
     def raise_failure(self) -> Self:
-        """Itself. Raises the CallError that ended it."""
+        """Returns the capture, or raises the CallError that ended it."""
         if self.failure is not None:
             raise self.failure
         return self
 
 
 def capture(client: DraftdClient, ask: Ask, *, timeout: float) -> Capture:
-    """Asks, and hears the answer to its end. A CallError is `failure`, for callers that continue without one answer."""
+    """Sends a request and reads the answer to its end. A CallError is kept as `failure`, for callers that can continue
+    without this answer."""
     arrivals: list[float] = []
     responses: list[pb.GenerateResponse] = []
     failure, clock = None, time.perf_counter
@@ -83,7 +86,7 @@ def capture(client: DraftdClient, ask: Ask, *, timeout: float) -> Capture:
 
 
 def time_to_first_token(answer: TimedAnswer) -> float | None:
-    """From asking to the first chunk with a token, as it arrives."""
+    """Seconds from the request to the arrival of the first chunk with a token."""
     return answer.chunks[0].at if answer.chunks else None
 
 
@@ -98,12 +101,12 @@ def decode_tokens_per_second(answer: TimedAnswer) -> float | None:
 def inter_token(answer: TimedAnswer) -> tuple[float, ...]:
     """For each token after the first chunk: a chunk of n tokens, g seconds after the one before, is n times g/n.
 
-    SGLang's serving benchmark does so; without it several tokens that come together would be one slow token."""
+    This follows SGLang's serving benchmark. Otherwise several tokens in one chunk would count as one slow token."""
     return tuple(gap / tokens for gap, tokens in _gaps(answer) for _ in range(tokens))
 
 
 def inter_chunk(answer: TimedAnswer) -> tuple[float, ...]:
-    """Between successive chunks: what one who reads along sees."""
+    """Seconds between successive chunks, as a reader sees them."""
     return tuple(gap for gap, _ in _gaps(answer))
 
 
@@ -112,5 +115,5 @@ def _gaps(answer: TimedAnswer) -> Iterator[tuple[float, int]]:
 
 
 def quantile(values: Sequence[float], q: float) -> float | None:
-    """Between two values it is interpolated, as numpy.quantile does; None without values."""
+    """The quantile, interpolated as by numpy.quantile; None without values."""
     return float(np.quantile(np.asarray(values, float), q)) if len(values) else None

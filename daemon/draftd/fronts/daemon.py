@@ -1,8 +1,9 @@
-"""The daemon: how it comes up, and how it goes down.
+"""The daemon: how it starts and how it stops.
 
-Up: listening at once, NOT_SERVING until the model is loaded. Down, on SIGTERM or SIGINT: NOT_SERVING, no new requests,
-running ones go on for `drain_seconds`, the rest are ended with a status, telemetry is flushed: all of it within
-`drain_seconds` and twelve more. A second signal stops at once. SIGHUP is the caller's to answer.
+It listens at once, and is NOT_SERVING until the model is loaded. On SIGTERM or SIGINT it is NOT_SERVING again and
+refuses new requests. Running requests may continue for `drain_seconds`; then they are ended with a status, and
+telemetry is flushed. All of this takes at most `drain_seconds` and twelve more. A second signal stops at once. The
+caller handles SIGHUP.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     from draftd.fronts.http.server import HttpServer
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_LOAD_POLL_SECONDS = 0.05  # while loading: how soon progress and the end of it are noticed
-_WATCH_POLL_SECONDS = 0.2  # afterwards: how soon an engine that has ended, or begins anew, is noticed
-_DELIVERY_SECONDS = 5.0  # after the engine has ended the last request: for its end to reach the client
-_CLOSE_SECONDS = 12.0  # after `drain_seconds`: for all of this together
+_LOAD_POLL_SECONDS = 0.05  # between two looks at the progress of loading
+_WATCH_POLL_SECONDS = 0.2  # between two looks at whether a loaded engine has ended or loads again
+_DELIVERY_SECONDS = 5.0  # for the last request's end to reach its client
+_CLOSE_SECONDS = 12.0  # after `drain_seconds`, for the rest of the shutdown
 _HURRY_SECONDS = 2.0  # on a second signal: for the engine to end its step
 _GRACE_SECONDS = 0.5  # for calls that never end by themselves, such as health watches
 
@@ -45,8 +46,8 @@ log = logging.getLogger(__name__)
 
 
 class Daemon:
-    """One engine, one service over it, and its listeners. Made and used on one event loop. The controller is started
-    and closed by the caller."""
+    """One engine, one service over it, and its listeners. Create and use it on one event loop. The caller starts and
+    closes the controller."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Daemon:
         announce: Callable[[str], None] = lambda line: None,
         on_drain: Callable[[], object] = lambda: None,
     ) -> None:
-        """`on_drain` is called once on a thread when draining begins: it may block for a few seconds."""
+        """`on_drain` is called once, on a thread, when draining begins. It may block for a few seconds."""
         self._parts, self._settings, self._worker = parts, parts.settings, parts.worker
         self._announce, self._on_drain = announce, on_drain
         self._remote = GrpcAnswers(parts.settings.remote) if parts.settings.remote.enabled else None
@@ -75,8 +76,8 @@ class Daemon:
         self.port = self.http_port = 0
 
     def reloading(self, settings: Settings) -> Callable[[], Awaitable[None]]:
-        """Reads the certificates of these settings. What it returns puts them into use, with the tokens, for all calls
-        and connections that begin then; no other is cut. Raises ConfigError."""
+        """Reads the certificates of these settings, and returns a function that puts them and the tokens into use for
+        new calls and connections. Existing ones continue. Raises ConfigError."""
         certificates = certificate_configuration(settings.server)
         context = None
         if self._http is not None:
@@ -95,9 +96,9 @@ class Daemon:
         return reload
 
     async def start(self, *, signals: bool = False) -> int:
-        """Listens, starts loading the model, and returns the port. Raises ConfigError where it cannot listen.
+        """Listens, starts loading the model, and returns the port. Raises ConfigError if it cannot listen.
 
-        With `signals`, SIGTERM and SIGINT call `stop` from here on, until `serve_until_stopped` returns.
+        With `signals`, SIGTERM and SIGINT call `stop` until `serve_until_stopped` returns.
         """
         if signals:
             for number in _SIGNALS:
@@ -128,11 +129,12 @@ class Daemon:
         return self.port
 
     def _http_server(self) -> HttpServer | None:
-        """None where HTTP is not served. Raises ConfigError for a port that was asked for and cannot be had."""
+        """The HTTP server, or None if HTTP is off or the default port is taken. Raises ConfigError if a configured port
+        is taken."""
         settings = self._settings.server
         if settings.http is None:
             return None
-        from draftd.fronts.http.server import HttpServer  # brings aiohttp in, which takes a while
+        from draftd.fronts.http.server import HttpServer  # importing aiohttp takes a while
 
         try:
             return HttpServer(settings, self.service, self._parts.telemetry.http)
@@ -150,7 +152,7 @@ class Daemon:
 
     @property
     def url(self) -> str:
-        """Of the HTTP server, as OpenAI's clients want it."""
+        """The HTTP server's base URL for OpenAI's clients."""
         scheme = "http" if self._settings.server.tls_cert is None else "https"
         return f"{scheme}://{self._at(self.http_port)}/v1"
 
@@ -160,7 +162,7 @@ class Daemon:
 
     @property
     def state(self) -> DaemonState:
-        """Any thread."""
+        """The daemon's state. Any thread may read it."""
         engine = self._worker.state
         if engine is EngineState.FAILED:
             return DaemonState.FAILED
@@ -172,7 +174,7 @@ class Daemon:
 
     @property
     def hurried(self) -> bool:
-        """Whether it was told to stop at once: threads may be left that are not waited for."""
+        """Whether a second `stop` asked to stop at once. Threads may still run that nothing waits for."""
         return self._hurry.is_set()
 
     @property
@@ -180,15 +182,15 @@ class Daemon:
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """Begins to drain; called again, stops at once. What the signals call."""
+        """Begins to drain; a second call stops at once. The signal handlers call this."""
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
 
     async def serve_until_stopped(self) -> bool:
-        """Serves until `stop`, a signal, or the engine's end; then drains. True when everything ended in order.
+        """Serves until `stop`, a signal or the engine's end, then drains. Returns whether everything ended in order.
 
-        Raises ModelLoadError when the model could not be loaded.
+        Raises ModelLoadError if the model could not be loaded.
         """
         try:
             await self._stop.wait()
@@ -202,7 +204,8 @@ class Daemon:
         return orderly and not failed
 
     async def drain(self) -> bool:
-        """Ends every request in hand, or refuses it, and closes everything. True when nothing was left behind."""
+        """Ends or refuses every open request, and closes everything. Returns whether the engine and all deliveries
+        ended in time."""
         self._stop.set()
         self.service.draining = True
         self.verification.drain()
@@ -219,7 +222,7 @@ class Daemon:
         draining = asyncio.create_task(asyncio.to_thread(self._on_drain))
         ended = await asyncio.to_thread(self._worker.close, seconds)
         await draining
-        if self.service.relaying:  # which the engine knows nothing of
+        if self.service.relaying:  # the engine does not know of these
             await self.service.wait_idle(max(0.0, until - time.monotonic()))
             self.service.end_relays()
         delivered = await self.service.wait_idle(_DELIVERY_SECONDS)
@@ -239,7 +242,7 @@ class Daemon:
         self._announce("stopping at once")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HURRY_SECONDS):
-                # Ends every request within a step, so that clients hear a status.
+                # Ends every request within a step: clients get a status.
                 await asyncio.to_thread(self._worker.close, 0.0)
                 await self.service.wait_idle(_GRACE_SECONDS)
         await self._close_listener(0)
@@ -260,13 +263,13 @@ class Daemon:
             await self._remote.close()
 
     async def _watch_engine(self, server: GrpcServer) -> None:
-        """Announces progress, turns health to SERVING while the engine takes requests, and stops the daemon when it has
-        ended."""
+        """Announces progress, sets health to SERVING while the engine accepts requests, and stops the daemon when the
+        engine has ended."""
         said, serving = "", False
         while True:
             state = self._worker.state
             if self._stop.is_set() and state in (EngineState.LOADING, EngineState.READY):
-                await asyncio.sleep(_WATCH_POLL_SECONDS)  # what it still loads is not served
+                await asyncio.sleep(_WATCH_POLL_SECONDS)  # a model that loads during the stop is never served
             elif state is EngineState.LOADING:
                 if serving:
                     serving = False
@@ -282,7 +285,7 @@ class Daemon:
                         self.verification.prepare()
                     await self._serving(server, serving)
                     self._ready.set()
-                    with contextlib.suppress(NotServing):  # it has ended again
+                    with contextlib.suppress(NotServing):  # the engine has ended already
                         info, most = self._worker.info, self._parts.planner.max_draft_tokens
                         self._announce(f"speculation: {info.speculation(most)}")
                         if limit := self._worker.status().prefix.limit_bytes:
@@ -290,13 +293,13 @@ class Daemon:
                         self._announce(f"serving {info.model} on {self.address}")
                 await asyncio.sleep(_WATCH_POLL_SECONDS)
             else:
-                if state is EngineState.FAILED and self._ready.is_set():  # else the exception says it
+                if state is EngineState.FAILED and self._ready.is_set():  # otherwise serve_until_stopped raises it
                     log.error("%s", self._worker.error)
                 self._stop.set()
                 return
 
     async def _serving(self, server: GrpcServer, serving: bool) -> None:
-        """Health says so from here on."""
+        """Sets the health of both listeners."""
         await server.serving(serving)
         if self._http is not None:
             self._http.serving(serving)

@@ -1,6 +1,6 @@
-"""Chats and the parts of answers: the contract's messages to the service's values and back.
+"""Converts chats and parts of answers between the contract's messages and the service's values.
 
-What has no meaning there raises InvalidRequest, which names the field.
+A value without a meaning raises InvalidRequest, which names the field.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MODES = {
 
 
 def chat_of(chat_input: pb.ChatInput) -> Chat:
-    """Raises InvalidRequest."""
+    """Converts a chat from its message. Raises InvalidRequest."""
     parallel = chat_input.parallel_tool_calls if chat_input.HasField("parallel_tool_calls") else True
     arguments = chat_input.template_arguments
     return Chat(

@@ -1,4 +1,4 @@
-"""ControlService: what an operator asks of a running daemon."""
+"""ControlService: the calls with which an operator inspects and controls a running daemon."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _STATES = {
     EngineState.STOPPED: pb.DAEMON_STATE_DRAINING,
 }
 
-_TRANSITIONS = 20  # as many as a status carries
+_TRANSITIONS = 20  # in a status, at most
 
 LONGEST_HOLD_DAYS = 30
 
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DaemonParts:
-    """What a daemon is put together from."""
+    """The parts of a daemon."""
 
     settings: Settings
     worker: EngineHandle
@@ -74,11 +74,11 @@ class DaemonParts:
     journal: Journal
     hardware: HardwareView
     controller: Controller
-    link: Callable[[], LinkState | None] = lambda: None  # to the daemon that verifies for this one
+    link: Callable[[], LinkState | None] = lambda: None  # the state of the link to this daemon's verifier
 
 
 class ControlServicer(control_pb2_grpc.ControlServiceServicer):
-    """`stopping` is set when the daemon begins to stop: from then on no call waits here."""
+    """Serves ControlService. `stopping` is set when the daemon begins to stop; then no call waits any longer."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         flag = _flag(request.key)
         if not request.variant:
             raise InvalidRequest("variant", "", ", ".join(flag.variants))
-        # Not given up when the caller goes: half a change is no change.
+        # Completes even if the caller leaves: a change must not be applied in part.
         previous = await asyncio.to_thread(self._flags.set_variant, request.variant, flag)
         state = await asyncio.to_thread(self._flags.state, flag)
         return pb.SetFlagResponse(flag=fill(pb.FlagState, state), previous_variant=previous)
@@ -187,7 +187,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
     async def HoldLevel(self, request: pb.HoldLevelRequest, context: Context) -> pb.HoldLevelResponse:
         level = member(LEVELS, request.level, "level", LEVELS)
         seconds = hold_seconds(request.expires_in) if request.HasField("expires_in") else None
-        # Not given up when the caller goes: half a hold is no hold.
+        # Completes even if the caller leaves: a hold must not be applied in part.
         await asyncio.to_thread(self._controller.hold, level, seconds)
         return pb.HoldLevelResponse(fallback=reply.fallback(self._controller.state()))
 
@@ -202,7 +202,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
     async def Watch(self, request: pb.WatchRequest, context: Context) -> None:
         await self._transitions.watch(
             request.after_number if request.HasField("after_number") else None,
-            # The caller learns by them that it misses nothing from here on.
+            # The initial metadata tell the caller that it misses no transition from here on.
             begun=lambda: context.send_initial_metadata(()),
             send=lambda one: context.write(pb.WatchResponse(transition=reply.transition(one))),
         )
@@ -247,10 +247,12 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         ]
 
     async def _end_of(self, running: Future[T]) -> T:
-        """What it ends with. A caller that goes, or whose time is up, leaves it running: half of it was paid for, and
-        its verdict moves the ladder."""
+        """The result of `running`. The work continues if the caller leaves or its time is up: its result still moves
+        the ladder."""
         end = asyncio.wrap_future(running)
-        end.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio complains of an error
+        end.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # otherwise asyncio logs the error as never retrieved
         return await unless_set(self._stopping, asyncio.shield(end))
 
 
@@ -259,7 +261,7 @@ def _flag(key: str) -> Flag:
 
 
 def hold_seconds(duration: Duration) -> float:
-    """Raises InvalidRequest where a hold cannot last so long."""
+    """Converts a hold's duration. Raises InvalidRequest if it is not positive or is longer than LONGEST_HOLD_DAYS."""
     nanos = duration.ToNanoseconds()
     if not 0 < nanos <= LONGEST_HOLD_DAYS * _DAY * _NANOS:
         allowed = f"more than 0 s, at most {LONGEST_HOLD_DAYS * _DAY} s ({LONGEST_HOLD_DAYS} days); unset: no end"

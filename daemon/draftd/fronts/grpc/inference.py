@@ -1,7 +1,7 @@
-"""InferenceService: a message's fields to the service's request, the service's events to messages.
+"""InferenceService: converts messages to the service's requests, and the service's events to messages.
 
-Fields are read here, and checked by the service. What has no meaning there, such as a number that names no member of an
-enumeration, is the request's problem.
+This module reads the fields, and the service checks them. A value without a meaning, such as an unknown enumeration
+number, becomes the request's `problem`.
 """
 
 from __future__ import annotations
@@ -71,14 +71,15 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
 
 def request_of(message: pb.GenerateRequest, deadline: float | None = None, client: str = "") -> Request:
-    """`deadline` is on the monotonic clock, `client` names the connection. What cannot be expressed is the request's
-    `problem`, the first of them."""
+    """Converts a message to a request. `deadline` is on the monotonic clock; `client` names the connection. The first
+    value without a meaning becomes the request's `problem`."""
     problems: list[InvalidRequest] = []
     if message.WhichOneof("input") is None:
         problems.append(InvalidRequest("input", "nothing", "one of prompt, chat, tokens"))
 
     def read(members: Mapping[Any, V], kind: Any, field: str) -> V:
-        """What the number means; for one that means nothing, a problem, and what an unset field means."""
+        """The member with the field's number. For an unknown number, notes a problem and returns the member of an unset
+        field."""
         try:
             return member(members, getattr(message, field), field, kind.keys())
         except InvalidRequest as problem:
@@ -206,7 +207,7 @@ def _finished_message(event: ChoiceFinished) -> pb.Finished:
 
 
 def quantile(ordered: Sequence[float], q: float) -> float | None:
-    """Nearest rank: a value that occurred. None of nothing."""
+    """The nearest-rank quantile, which is one of the values; None without values."""
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else None
 
 

@@ -1,5 +1,5 @@
-"""What every call passes through: the bearer token, parsing that can say what is wrong, and errors turned into statuses
-with google.rpc details: which field, when to retry, and a reason for programs."""
+"""Interceptors of every call. They check the bearer token, explain requests that do not parse, and turn errors into
+statuses with google.rpc details: the field, the time to retry, and a reason for programs."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 
 
 class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Lets through calls whose `authorization` is `Bearer TOKEN` with one of `tokens`, and health checks."""
+    """Accepts health checks, and calls whose `authorization` is `Bearer TOKEN` with one of `tokens`."""
 
     def __init__(self, tokens: Collection[bytes], refused: Callable[[str, DraftdError, str], None]) -> None:
-        """`refused` hears of the others: the method, the error and the peer's address."""
+        """`refused` is called for each other call with the method, the error and the peer's address."""
         self.tokens, self._refused = tokens, refused
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
@@ -63,10 +63,11 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """For draftd's own services: DraftdError becomes its status, anything else INTERNAL with a line in the log.
+    """Turns a DraftdError into its status, and any other exception into INTERNAL with a line in the log. Applies to
+    draftd's own services.
 
-    A request that does not parse reaches the handler's place as the error that explains it: raised in the parser
-    itself, gRPC would answer INTERNAL and say nothing.
+    The parser returns an error in place of a request that does not parse. If the parser raised it, gRPC would answer
+    INTERNAL without a reason.
     """
 
     def __init__(self, max_message_bytes: int) -> None:
@@ -99,7 +100,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             except grpc.aio.AbortError:
                 raise
             except grpc.aio.InternalError:
-                # gRPC could not send: the client has gone, and its cancellation is on the way here.
+                # gRPC could not send: the client has left, and the cancellation will follow.
                 raise asyncio.CancelledError from None
             except Exception as error:
                 log.exception("%s failed", handler_call_details.method)
@@ -109,7 +110,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 async def _well_formed(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """Raises the error that stands in a request's place."""
+    """Yields the requests. Raises an error that stands in a request's place."""
     async for request in requests:
         if isinstance(request, InvalidRequest):
             raise request
@@ -117,8 +118,8 @@ async def _well_formed(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
 
 
 def explain(data: bytes, message: Descriptor) -> InvalidRequest:
-    """What is wrong with bytes that protobuf would not parse, which only says "error parsing message": the first string
-    that is not UTF-8, or the message as a whole."""
+    """Finds why protobuf could not parse the bytes: the first string that is not UTF-8, or else the whole message.
+    Protobuf itself only says "error parsing message"."""
     with contextlib.suppress(DecodeError):
         for path, value in _strings(data, message, ""):
             try:
@@ -132,7 +133,7 @@ def explain(data: bytes, message: Descriptor) -> InvalidRequest:
 def _strings(data: bytes, message: Descriptor, prefix: str) -> Iterator[tuple[str, bytes]]:
     """The bytes of each string field, with its path. Raises DecodeError where the wire format breaks."""
     seen: Counter[int] = Counter()
-    fields: Any = UnknownFieldSet(Empty.FromString(data))  # to an empty message all are unknown, and kept as they came
+    fields: Any = UnknownFieldSet(Empty.FromString(data))  # an empty message keeps all fields as unknown ones
     for unknown in fields:
         field = message.fields_by_number.get(unknown.field_number)
         if field is None or not isinstance(unknown.data, bytes):
@@ -166,12 +167,13 @@ def rich_status(error: DraftdError) -> status_pb2.Status:
 async def abort(context: Context, error: DraftdError) -> NoReturn:
     """Ends the call with the error's status. Always raises, as gRPC's own abort does.
 
-    A client that does not read leaves the status in gRPC's hands, behind what it has not read: it is not waited for.
+    If the client does not read, gRPC queues the status behind the unread messages. This waits at most _SEND_SECONDS for
+    it.
     """
     trailing = ((DETAILS_KEY, rich_status(error).SerializeToString()),)
     try:
         async with asyncio.timeout(_SEND_SECONDS):
             await context.abort(code_of(error), error.message, trailing)
     except (TimeoutError, grpc.aio.InternalError):
-        # InternalError: the client went at this very moment.
+        # InternalError: the client left at this moment.
         raise asyncio.CancelledError from None

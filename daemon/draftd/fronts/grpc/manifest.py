@@ -1,4 +1,4 @@
-"""The daemon's own account of what it serves, by what and on what."""
+"""The manifest: the models, the software, the settings and the machine of this daemon."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from draftd.protocol import duration
 from draftd.settings import UNSET, Settings, shown
 from draftd.v1 import control_pb2 as pb
 
-# What decides tokens and times besides draftd itself: those that are installed are told.
+# Packages that affect tokens and times. The manifest lists those that are installed.
 _PACKAGES = (
     *("mlx", "mlx-cpu", "mlx-metal", "mlx-cuda-12", "mlx-cuda-13", "mlx-lm"),
     *("mkl", "tokenizers", "transformers", "grpcio"),
 )
 
-SET = "set"  # as secrets, files and addresses are told
+SET = "set"  # stands for a secret, a file or an address
 
 _POWER = {None: "", True: "mains", False: "battery"}
 
 
 class Manifests:
-    """Made one at a time, on the thread that hashes: that takes long, and neither the event loop nor the engine waits
-    for it."""
+    """Builds manifests one at a time on the thread that hashes model files. Hashing takes long; neither the event loop
+    nor the engine waits for it."""
 
     def __init__(self, worker: EngineHandle, hardware: HardwareView, settings: Settings, *, version: str) -> None:
         self._worker, self._hardware, self._settings, self._version = worker, hardware, settings, version
 
     async def take(self) -> pb.GetManifestResponse:
-        """Raises NotServing while the models load, NotNow where a file of theirs cannot be read. A caller that goes
-        leaves it to be finished: what was hashed is not hashed again."""
+        """Builds a manifest. Raises NotServing while the models load, NotNow if a model file cannot be read. Continues
+        if the caller leaves: no file is hashed twice."""
         return await asyncio.wrap_future(self._worker.fingerprints.submit(self._compose))
 
     def _compose(self) -> pb.GetManifestResponse:
@@ -96,8 +96,8 @@ class Manifests:
 
 
 def in_force(settings: Settings, labels: Mapping[str, str]) -> dict[str, str]:
-    """Values by dotted name. Of a secret, a file or an address only whether it is set. `labels` says what to show
-    instead of those named there, where they are set: a model is called by its label, not by its path."""
+    """The settings by dotted name. A secret, a file or an address only shows whether it is set. `labels` replaces the
+    values of set entries by name: a model's label replaces its path."""
     effective = {}
     for section, values in settings:
         for key, value in values:

@@ -1,4 +1,4 @@
-"""Another daemon as what answers: the service's request to a message's fields, messages to the service's events. The
+"""Sends requests to another daemon that answers them: converts requests to messages, and messages to events. The
 counterpart of inference.py."""
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from draftd.v1 import inference_pb2 as pb
 from draftd.v1 import inference_pb2_grpc
 from draftd.verifier_client.connection import credentials_of, metadata_of
 
-# Fields of a request that the message has by the same name, and in the same form.
+# Fields that have the same name and form in the request and in the message.
 _PASSED_ON = (
     *("max_tokens", "stop", "workload", "caller", "min_tokens", "ignore_eos", "include_stop", "special_tokens"),
     *("n", "echo", "priority", "skip_prefix_cache"),
 )
 _LONGEST_CALL_SECONDS = 86400.0
-_RETRY_SECONDS = 1.0  # where the remote says nothing of it
+_RETRY_SECONDS = 1.0  # if the remote names no time
 
 
 class GrpcAnswers:
-    """A `RemoteAnswers`: the daemon at `remote.target`. Made and used on one event loop; it connects when it is first
-    asked."""
+    """The `RemoteAnswers` of the daemon at `remote.target`. Create and use it on one event loop. It connects at the
+    first request."""
 
     def __init__(self, settings: RemoteSettings) -> None:
         self._replaced = set[asyncio.Task[None]]()
         self._connect(settings)
 
     def reload(self, settings: RemoteSettings) -> None:
-        """Connects with these credentials from now on; calls that run go on with the others. Raises OSError."""
+        """Uses these credentials for new calls; running calls keep the old ones. Raises OSError."""
         before = self._channel
         self._connect(settings)
         closing = asyncio.create_task(before.close(_LONGEST_CALL_SECONDS))
@@ -93,12 +93,13 @@ class GrpcAnswers:
 
 
 def message_of(request: Request) -> pb.GenerateRequest:
-    """As the request came, but for what concerns this daemon alone: how it drafts, and which way it goes."""
+    """Converts a request for the remote. Leaves out the fields that concern this daemon alone: drafting and
+    strategy."""
     fields: dict[str, Any] = {
         **{name: getattr(request, name) for name in _PASSED_ON},
         "response_format": _format(request.response_format),
-        "strategy": Strategy.LOCAL,  # by its own model: no daemon asks on in a circle
-        "sampling": replace(request.sampling, logit_bias=()),  # ids mean nothing there
+        "strategy": Strategy.LOCAL,  # the remote's own model answers: daemons cannot relay in a circle
+        "sampling": replace(request.sampling, logit_bias=()),  # token ids mean nothing to the remote
     }
     chat = request.prompt
     if isinstance(chat, RawText):
@@ -120,7 +121,7 @@ def message_of(request: Request) -> pb.GenerateRequest:
 
 
 def event_of(message: pb.GenerateResponse) -> RelayStarted | Chunk | RelayFinished | None:
-    """None while it loads."""
+    """Converts a message to an event; None for a message without one, such as load progress."""
     kind = message.WhichOneof("event")
     if kind == "started":
         return RelayStarted(message.started.prompt_tokens)
@@ -188,7 +189,7 @@ def _format(response_format: ResponseFormat | None) -> pb.ResponseFormat | None:
 
 
 def _error_of(error: client.CallError) -> DraftdError:
-    """As this daemon's own client is told."""
+    """The error for this daemon's client."""
     said = f"the remote daemon: {error.details}"
     if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(said)

@@ -1,4 +1,4 @@
-"""What is known here as the contract's messages: models, counts, the machine, what was learnt, the fallback."""
+"""Converts the daemon's values to the contract's messages: models, counts, the machine, learnt costs, the fallback."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def prompt_progress(progress: PromptProgress) -> pb.PromptProgress:
 
 
 def plan(decode_plan: DecodePlan, quality: QualityClass) -> pb.DecodePlan:
-    """`quality`: of the model whose text it will be."""
+    """Converts a plan. `quality` is the class of the model that writes the text."""
     return fill(
         pb.DecodePlan,
         decode_plan,
@@ -136,8 +136,8 @@ def _row(way: RouteOption) -> pb.RouteRow:
 
 
 def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
-    """The machine's state; what is not known is left unset. `now` is on the monotonic clock. None until the machine was
-    first read."""
+    """The machine's state, with unknown values unset; None before the first reading. `now` is on the monotonic
+    clock."""
     state = view.state
     if state is None:
         return None
@@ -161,8 +161,8 @@ def hardware(view: HardwareView, now: float) -> control_pb2.Hardware | None:
 
 
 def depth(learnt: LearntCosts | None, most: int) -> control_pb2.GetDepthResponse:
-    """What the engine has learnt of drafting: prices, acceptance, and the depths that follow. `most`: tokens that a
-    step may draft. Raises NotServing where nothing is known yet."""
+    """The learnt costs and acceptance of drafting, and the depths that follow from them. `most` limits the tokens that
+    a step may draft. Raises NotServing if nothing is known yet."""
     if learnt is None:
         raise NotServing(
             "nothing is known of drafting yet: the models are not loaded, or there is nothing to draft with"
@@ -205,7 +205,7 @@ def fallback(state: FallbackState) -> control_pb2.FallbackState:
 
 
 def _remote_ladder(remote: RemoteState) -> control_pb2.FallbackState:
-    """The ladder of what the remote is asked for."""
+    """The ladder of the remote's levels."""
     state = remote.ladder
     return control_pb2.FallbackState(
         ladder=[control_pb2.LadderLevel(level=one.label) for one in REMOTE_LADDER],

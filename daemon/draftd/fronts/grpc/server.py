@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 
 
 class GrpcServer:
-    """Listens from `start` on. Health is NOT_SERVING until `serving` is called, but for the control service."""
+    """Listens from `start` on. Health is NOT_SERVING until `serving` is called; the control service's is SERVING at
+    once."""
 
     def __init__(
         self,
@@ -49,9 +50,9 @@ class GrpcServer:
         verification: VerificationServicer,
         telemetry: RpcInterceptor,
     ) -> None:
-        """Raises ConfigError where it cannot listen. `telemetry` sees every call first."""
+        """Raises ConfigError if it cannot listen. `telemetry` sees every call first."""
         self._verification, self._log = verification, RateLimitedLog(log)
-        # Telemetry first: it must see what the others refuse.
+        # Telemetry is first: it must also see the calls that others refuse.
         interceptors: list[Any] = [telemetry]
         self._auth = AuthInterceptor(secrets_of(settings.token), self._log_refusal)
         if settings.token is not None:
@@ -59,8 +60,8 @@ class GrpcServer:
         interceptors.append(ErrorInterceptor(settings.max_message_bytes))
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
         certificates = certificate_configuration(settings)
-        self._reloaded: list[grpc.ServerCertificateConfiguration] = []  # and no handshake has taken it over yet
-        # Held here: gRPC keeps no reference, and each handshake asks this object for a new certificate.
+        self._reloaded: list[grpc.ServerCertificateConfiguration] = []  # for the next handshake
+        # Kept here: gRPC holds no reference, and each handshake asks this object for a new certificate.
         self._credentials = None
         if certificates is not None:
             self._credentials = grpc.dynamic_ssl_server_credentials(
@@ -86,22 +87,22 @@ class GrpcServer:
         await self._server.start()
 
     async def serving(self, serving: bool = True) -> None:
-        """Health says from here on that requests are taken, or that they are not for a while."""
+        """Sets health to SERVING or NOT_SERVING."""
         status = health_pb2.HealthCheckResponse
         await self._set_inference(status.SERVING if serving else status.NOT_SERVING)
 
     async def draining(self) -> None:
-        """Health says from here on, and for good, that they are not."""
+        """Sets health to NOT_SERVING for good."""
         await self._health.enter_graceful_shutdown()
 
     def reload(self, settings: ServerSettings, certificates: grpc.ServerCertificateConfiguration | None) -> None:
-        """The next calls need these tokens, and the next connections see these certificates."""
+        """Requires these tokens in new calls, and shows these certificates to new connections."""
         self._auth.tokens = secrets_of(settings.token)
         if certificates is not None:
             self._reloaded = [certificates]
 
     async def stop(self, grace: float) -> None:
-        """Calls that go on for longer than `grace` seconds are cancelled."""
+        """Stops listening, and cancels the calls that last longer than `grace` seconds."""
         await self._server.stop(grace)
 
     def _log_refusal(self, method: str, error: DraftdError, peer: str) -> None:
@@ -112,8 +113,9 @@ class GrpcServer:
             self._log.write(logging.WARNING, method, f"{method} of {peer} was refused: {error.message}", host)
 
     def _next_certificates(self) -> grpc.ServerCertificateConfiguration | None:
-        """Returns those of a reload, once; else None: those before. Called in each handshake, on gRPC's threads, which
-        replace what they are told without a lock: told the same at every handshake, they end the process."""
+        """Returns reloaded certificates once, then None, which keeps the current ones. gRPC calls this on its threads
+        at each handshake and replaces certificates without a lock: returning some at every handshake crashes the
+        process."""
         with contextlib.suppress(IndexError):
             return self._reloaded.pop()
         return None
@@ -136,7 +138,7 @@ def _bind(server: grpc.aio.Server, settings: ServerSettings, credentials: grpc.S
 
 
 def port_error(settings: ServerSettings) -> ConfigError:
-    """That it cannot listen there."""
+    """The error for a port that cannot be opened."""
     return ConfigError("server.port", settings.port, free_port("server.port", settings.host))
 
 
@@ -146,12 +148,12 @@ def _options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
         ("grpc.max_allowed_incoming_connections", most_connections()),
-        ("grpc.server_handshake_timeout_ms", 20_000),  # for saying what it speaks
+        ("grpc.server_handshake_timeout_ms", 20_000),  # for the client's greeting
         ("grpc.so_reuseport", 0),  # two daemons on one port would share its connections at random
-        # Ask silent clients for a sign of life, so that one whose machine is gone is noticed.
+        # Ping silent clients, to notice one whose machine is gone.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
-        # Take clients' own pings, however many: gRPC's default is to hang up on them.
+        # Accept any number of pings from clients: by default gRPC closes their connections.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
@@ -160,8 +162,8 @@ def _options(settings: ServerSettings) -> list[tuple[str, int]]:
 
 
 def certificate_configuration(settings: ServerSettings) -> grpc.ServerCertificateConfiguration | None:
-    """None for plain text; with client certificates where an authority for them is set. Raises ConfigError where a file
-    cannot be used."""
+    """The server's certificates, or None for plain text. Checks client certificates if their authority is set. Raises
+    ConfigError if a file cannot be used."""
     certificates = load_certificates(tuple(server_certificates(settings)))
     if (own := certificates.get("server.tls_cert")) is None:
         return None

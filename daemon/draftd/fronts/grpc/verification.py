@@ -1,4 +1,4 @@
-"""VerificationService: what other daemons ask of this one's target."""
+"""VerificationService: lets other daemons verify their drafts with this daemon's target."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from draftd.v1 import verification_pb2_grpc
 from draftd.verifier_client.codec import VERSION, from_edge, to_edge
 
 HELLO_SECONDS = 10.0
-"""That an edge has for its greeting."""
+"""The time that an edge has to send its hello."""
 MOST_TOKENS = 65_536
-"""Of the vocabulary, in one answer."""
+"""The most vocabulary tokens in one answer."""
 
 
 class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
     def __init__(self, service: VerificationService, write_stall_seconds: float | None) -> None:
-        """`write_stall_seconds`: the connection of an edge that reads nothing for so long is ended; None: never."""
+        """`write_stall_seconds`: ends the connection of an edge that reads nothing for so long; None: never."""
         self._service, self._stall = service, write_stall_seconds
 
     def count_refusal(self, error: DraftdError, address: str) -> None:
-        """A connection was, or was ended for what it sent or did not read."""
+        """Counts a connection that was refused, or ended for what it sent or did not read."""
         self._service.refusals.add(error, "a connection", address)
 
     async def Verify(self, requests: AsyncIterator[pb.VerifyRequest], context: Context) -> None:
@@ -39,7 +39,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
             raise
 
     async def _verify(self, requests: AsyncIterator[pb.VerifyRequest], context: Context) -> None:
-        # An edge that goes cancels this task. The cancellation must leave here, too (see InferenceServicer).
+        # An edge that leaves cancels this task. The cancellation must be raised from here, too (see InferenceServicer).
         self._check_enabled()
         hello = await _hello(requests)
         identity = await self._service.identity()
@@ -80,7 +80,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
             raise NotEnabled("this daemon verifies for no others: set verify.enabled")
 
     async def _read(self, requests: AsyncIterator[pb.VerifyRequest], connection: PeerConnection, context: int) -> None:
-        """Each message when the last was handled, until the edge says no more."""
+        """Handles the edge's messages one after another until the edge ends its stream."""
         async for request in requests:
             connection.count_bytes(received=request.ByteSize())
             kind = request.WhichOneof("message")
@@ -95,7 +95,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
     async def _take(self, request: pb.VerifyRequest, connection: PeerConnection, context: int) -> None:
         opened = request.open
         try:
-            if len(opened.tokens) >= context:  # before they are copied
+            if len(opened.tokens) >= context:  # checked before the tokens are copied
                 allowed = f"1 to {context - 1} tokens, one less than the model's context"
                 raise InvalidRequest("open.tokens", f"{len(opened.tokens)} tokens", allowed)
             message = from_edge(request)
@@ -116,7 +116,8 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
 
 
 async def _hello(requests: AsyncIterator[pb.VerifyRequest]) -> pb.Hello:
-    """The edge's greeting. Raises InvalidRequest where something else comes first, OtherProtocol."""
+    """Reads the edge's hello. Raises InvalidRequest if another message comes first, OtherProtocol for another version,
+    and DeadlineExceeded if none comes."""
     first = None
     try:
         async with asyncio.timeout(HELLO_SECONDS):

@@ -1,5 +1,5 @@
-"""What the service tells of one choice, as protocols need it: its parts, its log-probabilities, its usage, its
-speculative figures."""
+"""Converts the service's events of one choice for the protocols: parts, log-probabilities, usage and figures of
+drafting."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from draftd.outcome import Emission, RequestStats
 from draftd.service.messages import ToolCall
 from draftd.service.request import ChoiceFinished, Chunk, Delta, ReasoningDelta, TextDelta, ToolCallEnded
 
-_LEAST = -9999.0  # OpenAI's word for a probability of nought, which JSON has no logarithm of
+_LEAST = -9999.0  # OpenAI's value for the logarithm of 0, which JSON cannot express
 
 TokenBytes = Callable[[int], bytes]
 
 
 def deltas_of(chunk: Chunk) -> Sequence[Delta]:
-    """Its parts; where it has none, its text is one."""
+    """The chunk's deltas; without any, its text as one delta."""
     if chunk.deltas:
         return chunk.deltas
     return (TextDelta(text),) if (text := chunk.text) else ()
 
 
 def is_success(end: ChoiceFinished) -> bool:
-    """Otherwise an error follows."""
+    """Whether the choice ended well. Otherwise an error follows."""
     return end.outcome.reason in (FinishReason.STOP, FinishReason.LENGTH)
 
 
 @dataclass(slots=True)
 class CollectedChoice:
-    """One choice, put together."""
+    """One choice, collected from its events."""
 
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[dict[str, Any]] = field(default_factory=list)
-    prompt: dict[str, Any] = field(default_factory=dict)  # what is told of it
+    prompt: dict[str, Any] = field(default_factory=dict)  # the answer's fields about the prompt
     finished: ChoiceFinished | None = None
 
     def add(self, delta: Delta) -> None:
@@ -67,7 +67,7 @@ class CollectedChoice:
 
 
 def token_logprobs(emission: Emission, token_bytes: TokenBytes) -> Iterator[dict[str, Any]]:
-    """OpenAI's entry for each token of a chat."""
+    """OpenAI's log-probability entry for each token of a chat."""
     for token, logprobs in zip(emission.tokens, emission.logprobs, strict=False):
         top = [_entry(token_bytes(token_id), logprob) for token_id, logprob in logprobs.top]
         yield {**_entry(token_bytes(token), logprobs.logprob), "top_logprobs": top}
@@ -78,7 +78,8 @@ def _entry(data: bytes, logprob: float) -> dict[str, Any]:
 
 
 def prompt_logprobs(chunk: Chunk, token_bytes: TokenBytes, most: int | None = None) -> list[dict[str, Any] | None]:
-    """vLLM's, of each token of the prompt: by id its own, then the likeliest, or `most` of them; null for the first."""
+    """vLLM's log-probabilities of the prompt. For each token: a dict by token id with the token itself, then the
+    likeliest, at most `most` of them. None for the first token."""
 
     def entry(token: int, logprob: float, rank: int) -> dict[str, Any]:
         text = token_bytes(token).decode(errors="replace")
@@ -98,8 +99,8 @@ def bound_logprob(logprob: float) -> float:
 
 
 def usage(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
-    """OpenAI's, of the choices of one prompt. What drafts saved is not in it: tokens are counted once, and
-    `accepted_prediction_tokens` means another thing."""
+    """OpenAI's usage of the choices of one prompt. Drafted tokens do not appear in it: `accepted_prediction_tokens`
+    means something else."""
     stats = finished[0].outcome.stats
     output = sum(one.outcome.stats.counts.emitted for one in finished)
     return {
@@ -112,7 +113,7 @@ def usage(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
 
 
 def sum_usages(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The usage of several prompts."""
+    """Adds up the usages of several prompts."""
     total = dict(usages[0])
     for usage in usages[1:]:
         for key, value in usage.items():
@@ -121,15 +122,15 @@ def sum_usages(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def metrics(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
-    """The figures of an answer in vLLM's shape (`include_metrics`): its times where there is one choice, and what was
-    drafted; `…_per_position` are draftd's own."""
+    """The figures of an answer in vLLM's shape (`include_metrics`): the times if there is one choice, and the counts of
+    drafts. The fields `…_per_position` and `draftd` are draftd's own."""
     counts = total(one.outcome.stats.counts for one in finished)
     times = _times(finished[0].outcome.stats) if len(finished) == 1 else {}
     return {**times, "speculative_decoding": _speculative(counts), "draftd": _route_figures(finished)}
 
 
 def _route_figures(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
-    """Which way the answer went, its class and its cost; of several choices the least class, and the sum."""
+    """The answer's strategy, class and cost. For several choices: the lowest class and the sum of the costs."""
     costs = [one.price.cost for one in finished if one.price.cost is not None]
     classes = [one.price.quality for one in finished if one.price.quality is not None]
     remote = [counts for one in finished if (counts := one.outcome.stats.remote) is not None]
@@ -162,10 +163,11 @@ def _times(stats: RequestStats) -> dict[str, Any]:
 
 
 def _speculative(counts: DraftCounts) -> dict[str, Any] | None:
-    """None where nothing was drafted. `acceptance_histogram[j]`: steps that drafted of which j tokens were accepted."""
+    """vLLM's counts of drafting, or None if nothing was drafted. `acceptance_histogram[j]`: drafting steps with exactly
+    j accepted tokens."""
     if not counts.drafts:
         return None
-    # Of the steps, those that accepted at least so many.
+    # at_least[j]: steps that accepted at least j tokens.
     at_least = [counts.drafts, *counts.accepted_per_position, 0]
     return {
         "mean_acceptance_length": counts.mean_accepted_length,

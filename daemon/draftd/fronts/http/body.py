@@ -1,7 +1,7 @@
-"""Bodies of requests: read within bounds, parsed strictly, and the fields that all ways to ask share.
+"""Bodies of requests: reads them within limits, parses them strictly, and defines the fields that all endpoints share.
 
-A field that is not known is ignored, since clients send what other servers take; one that is known has the right type,
-or is refused by name.
+Unknown fields are ignored, because clients send fields of other servers. A known field of the wrong type is refused by
+name.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ B = TypeVar("B", bound="Body")
 
 
 class _FailFast(FailFast):
-    """As pydantic's, but allowed in a union."""
+    """pydantic's FailFast with a hash, which a union needs."""
 
     def __hash__(self) -> int:
         return hash(self.fail_fast)
 
 
-#: Lists stop at the first item that is wrong: a body has room for a million of them.
+#: Lists whose parsing stops at the first wrong item: a body has room for a million of them.
 Items = Annotated[list[T], _FailFast()]
 Int = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
-#: Of an answer; -1, which other servers take for all that the context has, is more than any context.
+#: The most tokens of an answer. -1, which means no limit to other servers, becomes more than any context.
 MostTokens = Annotated[Int, AfterValidator(lambda most: 2**31 - 1 if most == -1 else most)]
 Seed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 
@@ -67,21 +67,21 @@ class Body(BaseModel):
 
 
 class MessagePart(Body):
-    """A part of a message. Which `type`s are text, and which field has it, differs by protocol."""
+    """A part of a message. Protocols differ in which `type`s are text and which field has it."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
     tool_name: str | None = None  # of a reference to a tool
-    title: str | None = None  # of a document, or of something found
+    title: str | None = None  # of a document or a search result
 
 
-#: A content: a text, or its parts.
+#: A message's content: a text, or its parts.
 Parts = Annotated[Items[MessagePart], BeforeValidator(text_parts)]
 
 
 class DraftdFields(Body):
-    """What draftd is asked besides: `draftd` of a body."""
+    """draftd's own fields: the object `draftd` of a body."""
 
     mode: str | None = None
     max_draft_tokens: Int | None = None
@@ -110,8 +110,8 @@ class DraftdFields(Body):
 
 
 class UnservedFields(Body):
-    """Fields of any server's that would change the text, or what is told of it: refused, unless they are nought, empty,
-    or have a value that is off."""
+    """Fields of other servers that would change the text or its description. They are refused unless they are zero,
+    empty or off."""
 
     allowed_token_ids: Any = None
     bad_words: Any = None
@@ -151,7 +151,7 @@ _INSTEAD = {
 }
 
 
-#: What bodies call the service's fields.
+#: The bodies' names for the service's fields.
 _FIELDS: Mapping[str, str] = {
     "sampling.": "",
     "drafter": "draftd.drafter",
@@ -167,7 +167,7 @@ _FIELDS: Mapping[str, str] = {
 
 
 class CommonBody(UnservedFields):
-    """What a body has in every protocol. Fields of vLLM's are taken too."""
+    """The fields of a body in every protocol, with vLLM's."""
 
     model: str | None = None
     stream: bool | None = None
@@ -200,7 +200,7 @@ class CommonBody(UnservedFields):
     draftd: DraftdFields = Field(default_factory=DraftdFields)
 
     def common_fields(self, client: str) -> dict[str, Any]:
-        """The fields of `service.request.Request` that do not differ. Raises InvalidRequest."""
+        """The fields of `service.request.Request` that are the same in all protocols. Raises InvalidRequest."""
         for name in UnservedFields.model_fields:
             if (value := getattr(self, name)) and value != _OFF.get(name):
                 instead = f"; use {_INSTEAD[name]}" if name in _INSTEAD else ""
@@ -222,7 +222,7 @@ class CommonBody(UnservedFields):
         }
 
     def field_names(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Names the service's fields as this body does. `own`: the names of its protocol alone."""
+        """This body's names for the service's fields. `own`: the names of its protocol alone."""
         caller = "user" if self.draftd.caller is None and self.user is not None else "draftd.caller"
         return {**_FIELDS, "caller": caller, **own}
 
@@ -232,8 +232,8 @@ class CommonBody(UnservedFields):
             if (value := getattr(self, name)) is not None:
                 values[name] = value
         if self.top_k is not None:
-            values["top_k"] = 0 if self.top_k == -1 else self.top_k  # vLLM's way to say that it is off
-        if self.seed is not None and self.seed != -1:  # which other servers take for a random one
+            values["top_k"] = 0 if self.top_k == -1 else self.top_k  # -1 turns it off in vLLM
+        if self.seed is not None and self.seed != -1:  # -1 means a random seed to other servers
             values["seed"] = self.seed % 2**64
         if self.logit_bias:
             values["logit_bias"] = tuple(_biases(self.logit_bias))
@@ -241,17 +241,18 @@ class CommonBody(UnservedFields):
 
 
 def beginning(caller: str) -> str:
-    """Cuts a caller's name to the length that one may have: clients send longer ones unasked."""
+    """Cuts a caller's name to the allowed length: clients send longer ones by themselves."""
     return caller.encode()[:MAX_CALLER_BYTES].decode(errors="ignore")
 
 
 def leave_out(kind: str, field: str) -> None:
-    """Tells of a tool that its server would run: an offer, of which the model is not told here."""
+    """Logs that a tool is left out because the server would have to run it."""
     log.info("%s: %s is left out: this server runs no tools", field, kind[:80])
 
 
 def continues(final_message: bool | None, generation_prompt: bool | None) -> bool:
-    """vLLM's `continue_final_message` and `add_generation_prompt`. Raises InvalidRequest for both, and for neither."""
+    """vLLM's `continue_final_message` and `add_generation_prompt`. Raises InvalidRequest if both are true, or if the
+    second is false and the first is not true."""
     if final_message and generation_prompt:
         raise InvalidRequest("continue_final_message", True, "false where add_generation_prompt is true")
     if generation_prompt is False and not final_message:
@@ -260,7 +261,7 @@ def continues(final_message: bool | None, generation_prompt: bool | None) -> boo
 
 
 def member(kind: Any, value: str | None, field: str) -> Any:
-    """The enumeration's member of that value; None of none. Raises InvalidRequest."""
+    """The enumeration's member with that value; None for None. Raises InvalidRequest."""
     if value is None:
         return None
     try:
@@ -270,7 +271,7 @@ def member(kind: Any, value: str | None, field: str) -> Any:
 
 
 def token_ids(ids: Sequence[object], field: str) -> tuple[int, ...]:
-    """Raises InvalidRequest where one is none."""
+    """Checks token ids. Raises InvalidRequest for an invalid one."""
     for i, token_id in enumerate(ids):
         if type(token_id) is not int or not 0 <= token_id < 2**31:
             raise InvalidRequest(f"{field}[{i}]", token_id, "token ids, from 0")
@@ -287,7 +288,7 @@ def _biases(biases: Mapping[str, object]) -> Iterable[tuple[int, float]]:
 
 
 def as_json(value: object, field: str) -> str:
-    """What a client sent as JSON, as JSON again. Raises InvalidRequest where JSON has no such value."""
+    """Writes a parsed JSON value as JSON again. Raises InvalidRequest for a value that JSON cannot express."""
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except ValueError as error:
@@ -304,7 +305,7 @@ _STRUCTURED = {
 
 
 _ABOUT_FORMATS = ("disable_fallback", "_backend", "_backend_was_auto")  # how vLLM enforces them
-# vLLM's older names, and llama.cpp's, of members of `structured_outputs`.
+# Older names of vLLM and llama.cpp for members of `structured_outputs`.
 _OTHERWISE = {
     "guided_json": "json",
     "guided_regex": "regex",
@@ -318,9 +319,9 @@ _OTHERWISE = {
 def wanted_format(
     body: CommonBody, own: ResponseFormat | None, name: str, schema: str
 ) -> tuple[ResponseFormat | None, dict[str, str]]:
-    """The format that a body demands, by its protocol's own field (`own`, called `name`, with its schema in `schema`),
-    vLLM's `structured_outputs`, or one of their other names; and what the body calls the service's fields of it. Raises
-    InvalidRequest, also for two."""
+    """The format that a body demands, and the body's names for the service's format fields. The format comes from the
+    protocol's own field (`own`, called `name`, with its schema in `schema`), from vLLM's `structured_outputs`, or from
+    one of the older names. Raises InvalidRequest, also for two formats."""
     outputs = (body.structured_outputs or {}).items()
     for member, value in outputs:
         if value and member not in _STRUCTURED and member not in _ABOUT_FORMATS:
@@ -347,9 +348,9 @@ def wanted_format(
 
 
 def text_of(parts: Sequence[MessagePart] | None, field: str, kinds: Mapping[str, str], *, of_tool: bool = False) -> str:
-    """The text of a content's parts, a line break between two. `kinds`: which of a part's fields has the text of each
-    type that is taken. Raises InvalidRequest for the rest: images, audio, files. `of_tool`: what a tool gave, where the
-    text says what else there was. Clients send that unasked, and again with each later request."""
+    """The text of a content's parts, joined by line breaks. `kinds`: the field that has the text, by the part's type.
+    Raises InvalidRequest for other types: images, audio, files. In a tool's result (`of_tool`) a note replaces such a
+    part: clients send these by themselves, and again with each later request."""
     texts = []
     for i, part in enumerate(parts or ()):
         if part.type not in kinds and of_tool:
@@ -368,8 +369,8 @@ def text_of(parts: Sequence[MessagePart] | None, field: str, kinds: Mapping[str,
 
 
 def parse_body(kind: type[B], data: bytes) -> B:
-    """Half a character, which JavaScript has where it cuts a text, becomes U+FFFD. Raises InvalidRequest, which names
-    the first field that is wrong."""
+    """Parses a body. A lone surrogate, which JavaScript leaves where it cuts a text, becomes U+FFFD. Raises
+    InvalidRequest, which names the first wrong field."""
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
@@ -380,7 +381,7 @@ def parse_body(kind: type[B], data: bytes) -> B:
 
 
 def _without_halves(data: bytes) -> bytes | None:
-    """The same JSON with U+FFFD for each half of a character; None where it has none, or is no JSON."""
+    """The same JSON with U+FFFD for each lone surrogate; None if it has none or is not JSON."""
     try:
         text = json.dumps(json.loads(data), ensure_ascii=False)
     except (ValueError, RecursionError):
@@ -390,7 +391,7 @@ def _without_halves(data: bytes) -> bytes | None:
 
 
 def checked_part(kind: type[B], part: Mapping[str, Any]) -> B:
-    """Likewise of what was parsed as JSON already."""
+    """Validates a part of a body that is already parsed JSON. Raises InvalidRequest."""
     try:
         return kind.model_validate(part)
     except ValidationError as error:
@@ -398,10 +399,11 @@ def checked_part(kind: type[B], part: Mapping[str, Any]) -> B:
 
 
 async def read_body(request: web.BaseRequest, most: int, seconds: float) -> bytes:
-    """All of it. Raises HttpError where it is too large, too slow, or by its headers no JSON."""
+    """Reads the whole body. Raises HttpError if it is too large, too slow, or not JSON by its headers; InvalidRequest
+    if the transfer breaks."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise WrongMedia("Content-Encoding: allowed: none; the body as it is")
-    # Pages of other origins can send all kinds but this one without asking.
+    # Browsers let pages of other origins send any other type without a preflight request.
     if request.content_type != "application/json":
         raise WrongMedia(f"Content-Type: got {request.content_type[:80]!r}; allowed: application/json")
     try:

@@ -160,7 +160,7 @@ def _calls(calls: Sequence[CallOfMessage], field: str) -> Iterable[ToolCall]:
 
 
 def tools(offered: Sequence[ToolOfBody]) -> Iterable[tuple[Tool, str]]:
-    """Each with where the body has it."""
+    """The offered tools, each with its place in the body. Raises InvalidRequest."""
     for i, entry in enumerate(offered):
         if entry.function is not None:
             yield tool(entry.function, f"tools[{i}].function"), f"tools[{i}].function"
@@ -179,7 +179,7 @@ _MODES = {"any": ToolMode.REQUIRED} | {str(mode): mode for mode in ToolMode}
 
 
 def tool_choice(choice: object) -> tuple[ToolMode | str, frozenset[str] | None]:
-    """A mode, or the name of a function; and the names of those that are allowed, None where all are. Raises
+    """The mode or the chosen function's name, and the names of the allowed tools, None if all are allowed. Raises
     InvalidRequest."""
     if choice is None:
         return ToolMode.AUTO, None
@@ -199,13 +199,13 @@ def tool_choice(choice: object) -> tuple[ToolMode | str, frozenset[str] | None]:
 
 
 def check_allowed(allowed: frozenset[str] | None, names: Collection[str]) -> None:
-    """Raises InvalidRequest for an allowed tool that is none of the tools by these names."""
+    """Raises InvalidRequest for an allowed tool that is not among `names`."""
     for name in sorted((allowed or frozenset()).difference(names)):
         raise InvalidRequest("tool_choice", name, ", ".join(sorted(names)) or "none or auto: there are no tools")
 
 
 def _name_of(tool: object) -> str:
-    """Finds a function's name, beside its type or within it; empty where there is none."""
+    """A function's name, from the tool or from its `function`; empty if there is none."""
     if not isinstance(tool, dict):
         return ""
     function = tool.get("function")
@@ -215,14 +215,14 @@ def _name_of(tool: object) -> str:
 
 def template_arguments(body: CommonBody, effort: str | None) -> Mapping[str, Any]:
     arguments = dict(body.chat_template_kwargs or {})
-    as_json(arguments, "chat_template_kwargs")  # raises where it is none
+    as_json(arguments, "chat_template_kwargs")  # raises for a value that JSON cannot express
     if effort is not None:
         arguments.setdefault("reasoning_effort", effort)
     return arguments
 
 
 def _reasoning(text: str) -> dict[str, Any]:
-    """Under both names that clients read."""
+    """The reasoning under both names that clients read."""
     return {"reasoning_content": text, "reasoning": text}
 
 
@@ -233,7 +233,7 @@ class ChatReply(ChoicesReply):
         super().__init__(model, token_bytes, body)
         self._head["object"] = "chat.completion.chunk" if self._stream else "chat.completion"
         self._begun: set[int] = set()
-        self._calls: dict[int, int] = {}  # of each choice: the call that was begun last
+        self._calls: dict[int, int] = {}  # by choice: the index of the latest call
 
     def take(self, event: AnswerEvent, prompt: int) -> bytes:
         if isinstance(event, RequestStarted):

@@ -1,4 +1,4 @@
-"""Chats and completions: the fields that both bodies have, and how their choices are told."""
+"""Chats and completions: the fields of both bodies, and the replies with their choices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StreamOptions(Body):
 
 
 class ChoicesBody(CommonBody):
-    """The fields that either body has."""
+    """The fields of both bodies."""
 
     max_tokens: MostTokens | None = None
     n: Int | None = None
@@ -45,7 +45,8 @@ class ChoicesBody(CommonBody):
     return_progress: bool | None = None
 
     def common_fields(self, client: str) -> dict[str, Any]:
-        """Raises InvalidRequest, also for what no event of a stream has, as in vLLM."""
+        """Adds the fields of both bodies. Raises InvalidRequest, also for `prompt_logprobs` in a stream, as vLLM
+        does."""
         if self.prompt_logprobs is not None and self.stream:
             raise InvalidRequest("prompt_logprobs", self.prompt_logprobs, "none where stream is true")
         return {
@@ -58,7 +59,7 @@ class ChoicesBody(CommonBody):
 
 
 def response_format(wanted: Format | None, field: str = "response_format") -> ResponseFormat | None:
-    """Raises InvalidRequest."""
+    """Converts the body's format; None for text. Raises InvalidRequest."""
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type not in ("json_object", "json_schema"):
@@ -73,7 +74,7 @@ def response_format(wanted: Format | None, field: str = "response_format") -> Re
 
 
 def finish(end: ChoiceFinished) -> dict[str, Any]:
-    """`stop_reason`, vLLM's, says which string or token of the request's ended it."""
+    """The end of a choice. `stop_reason` is vLLM's: the stop string or stop token that ended it."""
     reason = end.outcome.reason.value
     return {
         "finish_reason": "tool_calls" if end.tool_calls and reason == "stop" else reason,
@@ -82,7 +83,7 @@ def finish(end: ChoiceFinished) -> dict[str, Any]:
 
 
 class ChoicesReply:
-    """The answer, in pieces or in one, as the body asks for it. Either protocol has its own choices."""
+    """The answer as a stream or in one piece, as the body asks. Each protocol writes its own choices."""
 
     keep_alive = COMMENT
 
@@ -99,8 +100,7 @@ class ChoicesReply:
         return (data({**self._head, "choices": [], **figures}) if figures else b"") + DONE
 
     def progress(self, event: PromptProgress) -> bytes:
-        """Writes llama.cpp's figures of a prompt whose answer has not begun: its tokens, those that were kept from
-        another request, those that are in, and since when."""
+        """Writes llama.cpp's progress of a prompt: all tokens, cached tokens, processed tokens and elapsed time."""
         far = {
             "total": event.prompt_tokens,
             "cache": event.cached_tokens,
@@ -117,7 +117,7 @@ class ChoicesReply:
         return data(openai_error(error))
 
     def _choice(self, index: int, choice: CollectedChoice) -> dict[str, Any]:
-        """A choice of an answer in one piece."""
+        """The choice as it stands in an answer in one piece."""
         raise NotImplementedError
 
     def _piece(self, choice: Mapping[str, Any]) -> bytes:
@@ -125,7 +125,7 @@ class ChoicesReply:
         return data({**piece, "usage": None} if self._counted else piece)
 
     def _figures(self, *, counted: bool) -> dict[str, Any]:
-        """The usage, where it is `counted`, and the figures of drafts, where they are asked for."""
+        """The usage if `counted`, and the figures of drafting if the body asks for them."""
         figures: dict[str, Any] = {}
         if counted:
             by_prompt = defaultdict[int, list[ChoiceFinished]](list)

@@ -25,7 +25,7 @@ from draftd.service.request import (
 )
 
 _LOGPROBS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-_MOST_PROMPTS = 32  # of one question: each is a request
+_MOST_PROMPTS = 32  # in one body: each prompt is a request
 
 
 class CompletionBody(ChoicesBody):
@@ -62,7 +62,7 @@ def parse_request(call: HttpExchange, scope: Scope) -> ParsedBody:
 
 
 def prompts(value: object) -> list[Prompt]:
-    """A text, token ids, or a list of either. Raises InvalidRequest."""
+    """The prompts of a body, which has a text, token ids, or a list of either. Raises InvalidRequest."""
     if isinstance(value, str):
         return [RawText(value)]
     if isinstance(value, list) and value:
@@ -123,8 +123,7 @@ class CompletionReply(ChoicesReply):
         return b""
 
     def _logprobs(self, event: Chunk) -> dict[str, list[Any]]:
-        """OpenAI's older shape: lists that run parallel to the tokens. Nothing comes before a prompt's first token, so
-        it has no probability."""
+        """OpenAI's older shape: lists with an entry for each token. A prompt's first token has no probability."""
         lists: dict[str, list[Any]] = {key: [] for key in _LOGPROBS}
         tokens: Sequence[int] = event.emission.tokens
         logprobs: Sequence[TokenLogprobs | None] = event.emission.logprobs
@@ -138,7 +137,8 @@ class CompletionReply(ChoicesReply):
         return lists
 
     def _top(self, chosen: TokenLogprobs) -> dict[str, float]:
-        """By text. Of several tokens with one text, such as bytes of a character, the likeliest."""
+        """The likeliest tokens by text. Of several tokens with one text, such as bytes of a character, only the
+        likeliest."""
         top: dict[str, float] = {}
         for token, logprob in chosen.top[: self._likeliest]:
             top.setdefault(self._text(token), bound_logprob(logprob))

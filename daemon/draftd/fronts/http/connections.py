@@ -1,4 +1,4 @@
-"""HTTP connections of bounded number and size: what a client may hold without having asked anything."""
+"""HTTP connections: limits their number and their size, and drops clients that send no request."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from draftd.settings.certificates import load_certificates, server_certificates,
 
 log = logging.getLogger(__name__)
 
-REQUEST_SECONDS = 20.0  # until the headers of a connection's first request are there
-_GONE_SECONDS = 0.2  # in which a client's machine says that the client has gone
+REQUEST_SECONDS = 20.0  # until the headers of the first request have arrived
+_GONE_SECONDS = 0.2  # until the client's machine reports that the client has left
 
 
 class HttpConnection(BoundedConnection):
@@ -33,7 +33,7 @@ class HttpConnection(BoundedConnection):
         self.connections = connections
         self.late: asyncio.TimerHandle | None = None
         self.has_request = False  # its first request has arrived
-        self.say_something: Callable[[], None] | None = None  # on the stream that it reads, which means nothing
+        self.say_something: Callable[[], None] | None = None  # sends a keep-alive on the open stream
 
     @property
     def idle(self) -> bool:
@@ -51,9 +51,9 @@ class HttpConnection(BoundedConnection):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # asyncio's may be either
-        """A client that has said all it will may wait for its answer. Whether it does, or has gone, what it is sent
-        tells: that cuts the connection where it has gone. Before an answer that is an interim one, which every client
-        of HTTP/1.1 skips."""
+        """Finds out whether a client that closed its side still waits for its answer. Sending something breaks the
+        connection of a client that has left. Before the answer begins that is an interim response, which HTTP/1.1
+        clients skip."""
         request, transport = self._current_request, self.transport
         waits = self._waiter is not None and not self._waiter.done()  # for a request
         if waits or transport is None or transport.get_extra_info("sslcontext"):
@@ -85,7 +85,8 @@ class HttpConnection(BoundedConnection):
 
 
 class HttpConnections:
-    """`most` at a time: one more takes the place of the one that has been idle for longest, if any is."""
+    """At most `most` open connections. One more replaces the connection that has been idle for longest, if any is
+    idle."""
 
     def __init__(self, most: int, request_seconds: float) -> None:
         self._most, self.request_seconds = most, request_seconds
@@ -105,7 +106,7 @@ class HttpConnections:
         self._open[connection] = None
 
     def mark_used(self, connection: HttpConnection) -> None:
-        """It has asked something: it is the youngest."""
+        """Notes a request on the connection, which makes it the most recently used."""
         connection.has_request = True
         if connection in self._open:
             self._open[connection] = self._open.pop(connection)
@@ -115,7 +116,7 @@ class HttpConnections:
 
 
 def listening(settings: ServerSettings) -> list[socket.socket]:
-    """Bound, and listening, all on one port. Raises ConfigError."""
+    """Opens the listening sockets, all on one port. Raises ConfigError."""
     assert settings.http is not None
     try:
         return listening_sockets(settings.host, settings.http)
@@ -125,7 +126,8 @@ def listening(settings: ServerSettings) -> list[socket.socket]:
 
 
 def tls(settings: ServerSettings) -> ssl.SSLContext | None:
-    """None for plain HTTP; with client certificates where an authority for them is set, as gRPC. Raises ConfigError."""
+    """The TLS context, or None for plain HTTP. Checks client certificates if their authority is set, as gRPC does.
+    Raises ConfigError."""
     certificates = load_certificates(tuple(server_certificates(settings)))
     own = certificates.get("server.tls_cert")
     return None if own is None else server_context(own, certificates.get("server.tls_client_ca"))

@@ -1,5 +1,4 @@
-"""What is wrong, as HTTP clients read it: a status, OpenAI's or Anthropic's shape of an error, the field in the words
-of the body."""
+"""Errors for HTTP clients: the status, OpenAI's or Anthropic's shape, and the body's name for the field."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from draftd.errors import (
 
 
 class HttpError(DraftdError, status="INVALID_ARGUMENT"):
-    """What only HTTP can get wrong."""
+    """An error that only HTTP requests can cause."""
 
 
 class Timeout(HttpError):
@@ -32,7 +31,7 @@ class Timeout(HttpError):
 
 
 class WrongMethod(HttpError):
-    """The path has no such method. `allowed`: those that it has."""
+    """The path does not support the method. `allowed`: the methods that it supports."""
 
     http_status: ClassVar[int] = 405
 
@@ -48,31 +47,32 @@ class TooLarge(HttpError):
 
 
 class WrongMedia(HttpError):
-    """The body is no JSON by its headers, or is compressed."""
+    """The headers say that the body is not JSON, or is compressed."""
 
     http_status: ClassVar[int] = 415
 
 
 class ResponseNotFound(InvalidRequest):
-    """The answer that a request goes on from is not stored, or not any more."""
+    """The answer that a request continues is not stored, or no longer."""
 
 
 class ThreadNotServed(InvalidRequest):
-    """The server would hold the conversation. Anthropic's SDKs send the whole of it when they read this error."""
+    """The request wants the server to keep the conversation. Anthropic's SDKs send the whole conversation after this
+    error."""
 
     def __init__(self, thread: object) -> None:
         super().__init__("thread", thread, "null: send the whole conversation in messages")
 
 
 class ModelNotFound(NotFound):
-    """Another model than the one that is served. `field` is `model`."""
+    """The request names a model that is not served. `field` is `model`."""
 
     def __init__(self, name: str, served: Sequence[str]) -> None:
         super().__init__(f"model: got {name[:80]!r}; allowed: {', '.join(served)}")
         self.field = "model"
 
 
-# OpenAI's words for kinds of error, and Anthropic's.
+# OpenAI's and Anthropic's types of error, by status.
 _OPENAI = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _ANTHROPIC = {
     401: "authentication_error",
@@ -110,19 +110,19 @@ def openai_error(error: DraftdError) -> dict[str, Any]:
 
 
 def code_of(error: DraftdError) -> str | None:
-    """For programs; what programs react to has OpenAI's word."""
+    """The error's code for programs, or None. A code that programs react to is OpenAI's."""
     if isinstance(error, InvalidRequest) and _is_length(error):
         return "context_length_exceeded"
     return _CODES.get(type(error))
 
 
 def _is_length(error: InvalidRequest) -> bool:
-    """A prompt that is too long: its value is a count of tokens or characters, where there are any at all."""
+    """Whether the prompt is too long: the error's value is a positive count of tokens or characters."""
     return re.fullmatch(r"'[1-9]\d* (tokens|characters)'", repr(error.value)) is not None
 
 
 def anthropic_error(error: DraftdError) -> dict[str, Any]:
-    """{"type": "error", "error": {type, message}}; what programs react to has `details` as well."""
+    """{"type": "error", "error": {type, message}}; errors that programs react to also have `details`."""
     status = error.http_status
     kind = _ANTHROPIC.get(status, "invalid_request_error" if status < 500 else "api_error")
     body: dict[str, Any] = {"type": kind, "message": error.message}
@@ -132,7 +132,7 @@ def anthropic_error(error: DraftdError) -> dict[str, Any]:
 
 
 def internal(error: Exception) -> EngineFailure:
-    """A bug's error, without what it knows of the inside."""
+    """The error for a bug, without internal details."""
     return EngineFailure(f"internal error: {type(error).__name__}")
 
 
@@ -141,8 +141,9 @@ _ITEM = re.compile(r"chat\.(messages|tools)\[(\d+)\](.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a body calls the service's fields. `table`: beginnings of the service's paths, and the body's own;
-    `messages`, `tools`: where the body has each; `parts`: expressions for what follows there, and the body's own."""
+    """The body's names for the service's fields. `table`: the body's path for each beginning of a service path.
+    `messages`, `tools`: the place of each item in the body. `parts`: regular expressions and replacements for the rest
+    of an item's path."""
 
     table: Mapping[str, str] = field(default_factory=dict)
     messages: Sequence[str] = ()
@@ -162,7 +163,7 @@ class Names:
         return path
 
     def rename(self, error: DraftdError) -> DraftdError:
-        """The same error of the body's field."""
+        """The same error with the body's name for its field."""
         if not isinstance(error, FieldError) or (name := self.of(error.field)) == error.field:
             return error
         return InvalidRequest(name, error.value, error.allowed)

@@ -1,5 +1,5 @@
-"""One question and its answer: what an endpoint makes of a body goes to the service, what the service tells goes to the
-endpoint's reply, as a stream or as a whole."""
+"""One HTTP request and its answer: passes the parsed body to the service, and the service's events to the endpoint's
+reply, as a stream or in one piece."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ from draftd.service.request import AnswerEvent, Event, LoadProgress, PromptProgr
 
 
 class Reply(Protocol):
-    """What is said of the events of one answer."""
+    """Writes the events of one answer in a protocol's form."""
 
     @property
     def last(self) -> bytes:
-        """What a stream that ended well says at its end."""
+        """The last bytes of a stream that ended well."""
 
     @property
     def keep_alive(self) -> bytes:
-        """What a stream says while there is nothing to say."""
+        """The bytes that a silent stream sends to keep its connection alive."""
 
     def take(self, event: AnswerEvent, prompt: int) -> bytes:
-        """What a stream says of it; `prompt` counts those of the question. Also keeps what `whole` needs."""
+        """The stream's bytes for the event. `prompt` is the index of the prompt in the body. Also keeps what `whole`
+        needs."""
 
     def whole(self) -> Mapping[str, Any]:
-        """The answer in one piece, when all was told."""
+        """The answer in one piece, after the last event."""
 
     def failure_event(self, error: DraftdError) -> bytes:
-        """What a stream that has begun says of it."""
+        """The bytes for an error in a stream that has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedBody:
-    """What a body asks: `requests`, one for each prompt, and how the answer is told. `progress`: what a stream says
-    while a prompt is prefilled, where the requests ask for that."""
+    """A parsed body: `requests`, one for each prompt, and the form of the answer. `progress` writes a prompt's prefill
+    progress for the stream, if the requests ask for it."""
 
     requests: Sequence[Request]
     reply: Reply
@@ -53,7 +54,7 @@ class ParsedBody:
 
 @dataclass(frozen=True, slots=True)
 class HttpExchange:
-    """One HTTP request. `client` names its connection; `id` is new."""
+    """One HTTP request. `client` names its connection; `id` is unique."""
 
     request: web.BaseRequest
     client: str
@@ -72,7 +73,8 @@ class Scope:
 
 
 async def answer(body: ParsedBody, call: HttpExchange, scope: Scope, keep_alive_seconds: float) -> web.StreamResponse:
-    """Raises DraftdError where nothing was sent yet; what goes wrong later the stream says."""
+    """Answers a request. Raises DraftdError if nothing was sent yet; a later error ends the stream, and raises
+    StreamFailed."""
     reply, service = body.reply, scope.service
     if not body.stream:
 
@@ -99,7 +101,7 @@ async def answer(body: ParsedBody, call: HttpExchange, scope: Scope, keep_alive_
         stream.abort()
         raise StreamFailed(error, stream.response) from None
     except (ConnectionError, asyncio.CancelledError):
-        if not stream.complete:  # else the client had its answer, and left
+        if not stream.complete:  # otherwise the client had the whole answer and left
             raise
     except Exception as error:
         if not stream.begun:
@@ -112,7 +114,7 @@ async def answer(body: ParsedBody, call: HttpExchange, scope: Scope, keep_alive_
 
 
 class StreamFailed(Exception):
-    """What went wrong was said on the stream, which has ended. `error`: for the log and the telemetry."""
+    """An error after the status was sent; the stream has ended. `error` is for the log and the telemetry."""
 
     def __init__(self, error: Exception, response: web.StreamResponse) -> None:
         super().__init__(str(error))
@@ -120,7 +122,8 @@ class StreamFailed(Exception):
 
 
 async def _ask(service: InferenceService, body: ParsedBody, take: Callable[[Event, int], Awaitable[None]]) -> None:
-    """Raises DraftdError in the body's words."""
+    """Runs the body's requests, and passes their events to `take`. Raises DraftdError with the body's names for
+    fields."""
 
     def to(prompt: int) -> Send:
         return lambda told: take(told, prompt)

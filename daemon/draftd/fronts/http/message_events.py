@@ -1,4 +1,4 @@
-"""What /v1/messages tells: a block for each part of the answer, and the events in which a stream tells of it."""
+"""Writes the answers of /v1/messages: a block for each part of the answer, and the stream's events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from draftd.service.request import (
     ToolCallEnded,
 )
 
-# Of each kind of block: the kind of its deltas, and the field that has the text.
+# By kind of block: the kind of its deltas, and the field that has the text.
 _DELTAS = {
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
@@ -34,7 +34,7 @@ _Event = dict[str, Any]
 
 
 class MessageReply:
-    """The answer, told both ways."""
+    """The answer, as a stream or in one piece."""
 
     last, keep_alive = b"", event("ping", {"type": "ping"})
 
@@ -49,7 +49,7 @@ class MessageReply:
             "stop_reason": None,
             "stop_sequence": None,
         }
-        self._open = ""  # the kind of the block that is being told
+        self._open = ""  # the kind of the open block
         self._texts: list[str] = []
 
     def take(self, emitted: AnswerEvent, prompt: int) -> bytes:
@@ -72,7 +72,7 @@ class MessageReply:
         self._message["usage"] = {
             "input_tokens": start.prompt_tokens,
             "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,  # the end says how many were
+            "cache_read_input_tokens": 0,  # the end has the number
             "output_tokens": 0,
         }
         yield {"type": "message_start", "message": self._message}
@@ -106,7 +106,7 @@ class MessageReply:
         yield {"type": "content_block_delta", "index": self._index, "delta": {"type": name, field: text}}
 
     def _close(self) -> Iterator[_Event]:
-        """Ends the block that is being told, where there is one."""
+        """Ends the open block, if any."""
         if not self._open:
             return
         kind, text, block = self._open, "".join(self._texts), self._message["content"][-1]
@@ -114,7 +114,7 @@ class MessageReply:
             block["input"] = _object(text)
         else:
             block[kind] = text
-        if kind == "thinking":  # which clients collect; nothing here is signed
+        if kind == "thinking":  # clients expect it; nothing here is signed
             yield {
                 "type": "content_block_delta",
                 "index": self._index,
@@ -156,7 +156,7 @@ def _reason(end: ChoiceFinished) -> str:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """The input of a call; one that was cut short has none."""
+    """The input of a call; empty for a call that was cut short."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""POST /v1/messages: Anthropic's chats. What a body asks; `message_events` has what is told."""
+"""POST /v1/messages: Anthropic's chats. Parses the body; `message_events` writes the answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ATTRIBUTION = "x-anthropic-billing-header:"
 
 
 class Block(Body):
-    """A part of a message: text, a thought, a call of a tool, what it gave."""
+    """A part of a message: a text, a thought, a call of a tool, or a tool's result."""
 
     type: str
     text: str | None = None
@@ -149,7 +149,7 @@ def _request(body: MessageBody, client: str) -> tuple[Request, Names]:
 
 
 def _messages(item: MessageItem, place: str, names: dict[str, str]) -> Iterable[tuple[Message, str]]:
-    """What tools gave comes first, one message for each; the rest of a message is one."""
+    """Converts an item to messages: first one for each tool's result, then one for the rest."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
@@ -176,8 +176,8 @@ def _messages(item: MessageItem, place: str, names: dict[str, str]) -> Iterable[
 
 
 def _continues(read: list[tuple[Message, str]]) -> bool:
-    """Whether the answer continues the last message, as it does an assistant's. An empty one is left out: the answer
-    begins there. Raises InvalidRequest as Anthropic's API does."""
+    """Whether the answer continues the last message, which must be the assistant's. Drops an empty one from `read`.
+    Raises InvalidRequest as Anthropic's API does."""
     last, place = read[-1] if read else (Message("user", ""), "")
     if last.role != "assistant":
         return False
@@ -206,7 +206,7 @@ def _tools(offered: Sequence[MessagesTool]) -> Iterable[Tool]:
 
 
 def _is_offer(tool: MessagesTool) -> bool:
-    """Whether the server would run it, or has its schema: the model is not told of it."""
+    """Whether the tool is one that Anthropic's server defines or runs. The model does not see it here."""
     return tool.type not in (None, "custom")
 
 

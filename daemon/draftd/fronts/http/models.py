@@ -1,4 +1,4 @@
-"""GET /v1/models: the model that is served, by its names."""
+"""GET /v1/models: the served model and its names."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from draftd.service.request import ServedModel
 
 
 def names_of(model: ServedModel, aliases: Sequence[str]) -> list[str]:
-    """By which clients may ask for it: its own first, the last part of that, and what the settings add."""
+    """The names that clients may use: the model's own, the last part of its path, and the aliases of the settings."""
     own = model.info.model
     return list(dict.fromkeys([own, own.rstrip("/").rpartition("/")[2] or own, *aliases]))
 
 
 def resolve_name(model: ServedModel, aliases: Sequence[str], wanted: str | None) -> str:
-    """The model's own name; where none was asked for, too. Raises ModelNotFound for another's."""
+    """The model's own name, also if `wanted` is empty. Raises ModelNotFound for another model's name."""
     names = names_of(model, aliases)
     if wanted and not any(fnmatchcase(wanted, name) if name in aliases else wanted == name for name in names):
         raise ModelNotFound(wanted, names)
@@ -26,7 +26,7 @@ def resolve_name(model: ServedModel, aliases: Sequence[str], wanted: str | None)
 
 
 def list_models(model: ServedModel, aliases: Sequence[str], since: float) -> dict[str, Any]:
-    """All names, as OpenAI lists models, with what Anthropic's clients read beside; no patterns."""
+    """OpenAI's list of models with all names, and the fields that Anthropic's clients read. Leaves out patterns."""
     names = names_of(model, [one for one in aliases if not set("*?[") & set(one)])
     return {
         "object": "list",
@@ -38,7 +38,7 @@ def list_models(model: ServedModel, aliases: Sequence[str], since: float) -> dic
 
 
 def describe_model(model: ServedModel, name: str, since: float) -> Mapping[str, Any]:
-    """`max_model_len`: vLLM's word for the context, which clients read."""
+    """One entry of the list of models. `max_model_len` is vLLM's name for the context length, which clients read."""
     return {
         "id": name,
         "object": "model",

@@ -1,4 +1,4 @@
-"""What /v1/responses tells: an item for each part of the answer, and the events in which a stream tells of it."""
+"""Writes the answers of /v1/responses: an item for each part of the answer, and the stream's events."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ from draftd.service.request import (
 
 CUSTOM_INPUT = "input"  # the one argument of a tool that takes free text
 
-_PARTS = {"message": "output_text", "reasoning": "reasoning_text"}  # by the item that has it
+_PARTS = {"message": "output_text", "reasoning": "reasoning_text"}  # the type of part, by the type of its item
 _Event = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolKind:
-    """How a tool was offered, and its calls are told: `custom` ones take free text. `place`: where the body has it."""
+    """How a tool was offered and how its calls are written. A `custom` tool takes free text. `place` is its place in
+    the body."""
 
     custom: bool = False
     namespace: str = ""
@@ -46,7 +47,7 @@ class ToolKind:
 
 @dataclass(slots=True)
 class _Open:
-    """The item that is being told."""
+    """The open item."""
 
     item: dict[str, Any]
     index: int
@@ -59,8 +60,9 @@ class _Open:
 
 
 class ResponseReply:
-    """The answer, told both ways. `described`: what it repeats of its question; `messages` and `items`, of its input,
-    are stored with it, where there is a `store`; the last message is one with the answer that `continues` it."""
+    """The answer, as a stream or in one piece. `described`: fields that the answer repeats from its request. If there
+    is a `store`, the input's `messages` and `items` are stored with the answer. If it `continues` the last message, the
+    two are stored as one."""
 
     last, keep_alive = b"", COMMENT
 
@@ -81,7 +83,7 @@ class ResponseReply:
         self._continues = continues
         self._open: _Open | None = None
         self._number = 0
-        self._logprobs: list[dict[str, Any]] = []  # of tokens whose text is still to come
+        self._logprobs: list[dict[str, Any]] = []  # of tokens whose text has not been sent yet
 
     def take(self, event: AnswerEvent, prompt: int) -> bytes:
         if isinstance(event, Chunk):
@@ -178,7 +180,7 @@ class ResponseReply:
             yield from self._done({"input": text}, status)
 
     def _close(self, status: str = "completed") -> Iterator[_Event]:
-        """Ends the item that is being told, where there is one."""
+        """Ends the open item, if any."""
         opened = self._open
         if opened is None:
             return
@@ -230,13 +232,13 @@ class ResponseReply:
 
 
 def _part(kind: str, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The one part of an item of text."""
+    """The only part of a text item."""
     part: dict[str, Any] = {"type": _PARTS[kind], "text": text}
     return {**part, "annotations": [], "logprobs": logprobs} if kind == "message" else part
 
 
 def message_of_output(output: list[dict[str, Any]]) -> Message:
-    """The answer's items as the message that a conversation goes on from."""
+    """Converts the answer's items to the assistant's message of a conversation."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
@@ -256,7 +258,7 @@ def _size(message: Message) -> int:
 
 
 def _free_text(arguments: str) -> str:
-    """What a model called a tool of free text with."""
+    """The text of a call of a free-text tool; the arguments themselves if they have another form."""
     try:
         values = json.loads(arguments)
     except ValueError:

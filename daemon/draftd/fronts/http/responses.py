@@ -1,4 +1,5 @@
-"""POST /v1/responses: OpenAI's newer protocol, Codex's too. What a body asks; `response_events` has what is told."""
+"""POST /v1/responses: OpenAI's newer protocol, which Codex uses. Parses the body; `response_events` writes the
+answer."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ from draftd.service.request import Request, ResponseFormat
 _TEXT = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 _THOUGHT = {"reasoning_text": "text", "summary_text": "text", "text": "text"}
 _OWN = ("function", "custom", "namespace")  # tools that the client runs
-# The parameters of a tool that takes free text, as a function's.
+# The parameters of a free-text tool, written as a function's.
 _CUSTOM = {"type": "object", "properties": {CUSTOM_INPUT: {"type": "string"}}, "required": [CUSTOM_INPUT]}
 _LOGPROBS = "message.output_text.logprobs"
 
 
 class Item(Body):
-    """One of the input: a message, a call of a tool, what it gave, a thought."""
+    """An item of the input: a message, a call of a tool, a tool's result, or a thought."""
 
     type: str = "message"
     role: str | None = None
@@ -120,7 +121,7 @@ def parse_request(call: HttpExchange, scope: Scope, store: ResponseStore) -> Par
         body.field_names({**called, **own}),
         [*("instructions" for _ in head), *talk.places],
         [offered[one.name].place for one in tools],
-        [(r"^\.tool_calls(\[\d+\])?", "")],  # which are items
+        [(r"^\.tool_calls(\[\d+\])?", "")],  # calls are items of their own
     )
     reply = ResponseReply(
         _describe(body, model),
@@ -136,8 +137,8 @@ def parse_request(call: HttpExchange, scope: Scope, store: ResponseStore) -> Par
 
 
 def list_items(stored: StoredAnswer, query: Mapping[str, str]) -> dict[str, Any]:
-    """The items of an answer's input, as OpenAI lists them: the latest first, unless `order` is asc; up to `limit`,
-    those that follow the item `after`. Raises InvalidRequest."""
+    """The items of an answer's input, as OpenAI lists them: at most `limit` items after the item `after`. The latest is
+    first unless `order` is asc. Raises InvalidRequest."""
     order, limit, after = query.get("order", "desc"), query.get("limit", "20"), query.get("after")
     if order not in ("asc", "desc"):
         raise InvalidRequest("order", order, "asc, desc")
@@ -155,7 +156,7 @@ def list_items(stored: StoredAnswer, query: Mapping[str, str]) -> dict[str, Any]
 
 
 def _describe(body: ResponseBody, model: str) -> dict[str, Any]:
-    """What an answer repeats of its question."""
+    """The fields that an answer repeats from its request."""
     text = {"type": "text"}
     if body.text is not None and body.text.format is not None:
         text = body.text.format.model_dump(by_alias=True, exclude_none=True)
@@ -190,7 +191,7 @@ def _describe(body: ResponseBody, model: str) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Conversation:
-    """Messages, and where the body has each."""
+    """Messages and their places in the body."""
 
     messages: list[Message] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
@@ -202,7 +203,7 @@ class _Conversation:
         self.places.append(place)
 
     def call(self, call: ToolCall, place: str) -> None:
-        """A call belongs to the assistant's message right before it."""
+        """Adds a call to the assistant's message directly before it, or to a new one."""
         if self.messages and self.messages[-1].role == "assistant" and not self.thought:
             last = self.messages[-1]
             self.messages[-1] = last._replace(tool_calls=(*last.tool_calls, call))
@@ -231,7 +232,7 @@ def _conversation(body: ResponseBody, store: ResponseStore) -> _Conversation:
         return talk
     if not isinstance(body.input, list):
         raise InvalidRequest("input", body.input, "a text, or a list of items")
-    # Parsed by itself, so that a text needs no union, whose errors would name its members.
+    # Parsed separately from a plain text: the errors of a union would name its members.
     talk.items = [_resolve_reference(item, f"input[{i}]", store) for i, item in enumerate(body.input)]
     for i, item in enumerate(fields.checked_part(Input, {"input": talk.items}).input):
         _add(item, f"input[{i}]", talk)
@@ -239,7 +240,7 @@ def _conversation(body: ResponseBody, store: ResponseStore) -> _Conversation:
 
 
 def _resolve_reference(item: Any, place: str, store: ResponseStore) -> Any:
-    """The item itself, or the stored one that it stands for. Its type may be left out."""
+    """The item, or the stored item that it refers to. A reference may omit its type."""
     if not isinstance(item, dict) or (item.get("type") != "item_reference" and set(item) != {"id"}):
         return item
     name = item.get("id")
@@ -303,7 +304,8 @@ def _tools(
 
 
 def _format(body: ResponseBody) -> tuple[ResponseFormat | None, str, str]:
-    """The format, and where the body has it and its schema. `response_format` is chat's, which clients send too."""
+    """The format, its field in the body, and its schema's field. Clients also send the chat protocol's
+    `response_format`."""
     own = None if body.text is None else body.text.format
     if own is None:
         return response_format(body.response_format), *FORMAT

@@ -1,4 +1,4 @@
-"""The HTTP server: which path is whose, and what every request passes: origin, token, body, errors, telemetry."""
+"""The HTTP server: its paths, and the steps of every request: origin, token, body, errors, telemetry."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _MODELS, _RESPONSES = "/v1/models", "/v1/responses"
 _INPUT_ITEMS = "/input_items"
 _ANTHROPIC = "/v1/messages"
 _OPEN = ("/", "/health")  # for browsers; load balancers ask without credentials
-_MOST_ORIGINS = 64  # refused ones that the log names
-_CLOSED_REQUEST = 499  # nginx's word: the client went before it was answered
-_LEAST_GRACE = 0.05  # seconds: nought would wait for ever
+_MOST_ORIGINS = 64  # refused origins that the log names
+_CLOSED_REQUEST = 499  # nginx's status for a client that left before its answer
+_LEAST_GRACE = 0.05  # seconds: 0 would wait forever
 _CORS = {
     "Access-Control-Allow-Methods": "GET, POST, DELETE",
     "Access-Control-Allow-Headers": "*, Authorization",
@@ -50,7 +50,8 @@ _CORS = {
 
 
 class HttpServer:
-    """Listens from `start` on. Health is 503 until `serving` is called. Made and used on the service's event loop."""
+    """Listens from `start` on. Health is 503 until `serving` is called. Create and use it on the service's event
+    loop."""
 
     def __init__(
         self,
@@ -107,32 +108,31 @@ class HttpServer:
             self._listeners.append(listener)
 
     async def reload(self, settings: ServerSettings, tls: ssl.SSLContext | None) -> None:
-        """The next requests need these tokens, and the next connections see what this context has: one that is not
-        changed while it is in use, and does not resume sessions of clients that it may not trust."""
+        """Requires these tokens in new requests, and uses this TLS context for new connections. The context must not
+        change while in use. A new one does not resume sessions of clients that it may not trust."""
         self._tokens, self._tls = secrets_of(settings.token), tls
         before, self._listeners = self._listeners, []
         if before:
-            await self.start()  # on the same sockets: what waits to be accepted is not lost
+            await self.start()  # on the same sockets: connections that wait to be accepted are not lost
         for listener in before:
-            listener.close()  # which leaves its connections open
+            listener.close()  # its connections stay open
 
     def serving(self, serving: bool = True) -> None:
-        """Health says from here on that requests are taken, until the service drains, or that they are not for a
-        while."""
+        """Sets health to 200 or 503. It is 503 in any case while the service drains."""
         self._ready = serving
 
     async def stop(self, grace: float) -> None:
-        """Takes no more connections. Requests that go on for longer than `grace` seconds are cancelled."""
+        """Closes the listeners, and cancels the requests that last longer than `grace` seconds."""
         for sock in self._sockets:
             sock.close()
         if not self._listeners:
             return
         for listener in self._listeners:
             listener.close()
-        self._handlers.pre_shutdown()  # those that are idle
+        self._handlers.pre_shutdown()  # closes idle connections
         await self._handlers.shutdown(max(grace, _LEAST_GRACE))
 
-    # What every request passes through.
+    # The steps of every request.
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request.protocol, HttpConnection)
@@ -196,7 +196,7 @@ class HttpServer:
         return await endpoint(call)
 
     async def _written(self, response: web.StreamResponse, request: web.BaseRequest) -> web.StreamResponse:
-        """An answer in one piece is written here, within the time that a client has to read."""
+        """Writes an answer in one piece. Aborts the connection of a client that does not read in time."""
         if not response.prepared:
             seconds = self._settings.write_stall_seconds or None
             try:
@@ -222,12 +222,12 @@ class HttpServer:
         anthropic = route.startswith(_ANTHROPIC)
         shape = {**anthropic_error(error), "request_id": call.id} if anthropic else openai_error(error)
         response = json_response(shape, headers, error.http_status)
-        if not call.request.content.is_eof():  # what else it sends is not read
+        if not call.request.content.is_eof():  # the rest of the body is not read
             response.force_close()
         return response
 
     def _authenticate(self, request: web.BaseRequest) -> None:
-        """Raises Unauthenticated without a token, as OpenAI's clients send it or as Anthropic's do."""
+        """Raises Unauthenticated unless the request has a token, in OpenAI's header or in Anthropic's."""
         if not self._tokens:
             return
         bearer, key = (
@@ -265,7 +265,7 @@ class HttpServer:
     def _resolve_model(self, wanted: str | None) -> str:
         try:
             model = self._service.model()
-        except NotServing:  # which the service says itself, and counts
+        except NotServing:  # the service raises this again, and counts it
             return wanted or ""
         return models.resolve_name(model, self._settings.http_aliases, wanted)
 
@@ -302,7 +302,7 @@ class HttpServer:
         return stored
 
     async def _count(self, asking: Asking, more: Mapping[str, str], call: HttpExchange) -> web.StreamResponse:
-        """Counts the tokens of a question's prompt. The answer has `more` beside them."""
+        """Counts the tokens of a body's prompt. The answer also has the fields of `more`."""
         question = asking(call, self._scope)
         try:
             tokens = await self._service.count(question.requests[0])
@@ -311,7 +311,7 @@ class HttpServer:
         return json_response({**more, "input_tokens": tokens}, call.headers)
 
     async def _root(self, call: HttpExchange) -> web.Response:
-        """For a browser."""
+        """A short text for browsers."""
         text = (
             "This is draftd's HTTP server. It speaks OpenAI's and Anthropic's protocols below /v1: set the base URL of"
             " OpenAI's clients to this address and /v1, of Anthropic's to this address alone. `GET /health` says"
@@ -338,11 +338,11 @@ class HttpServer:
 
 
 def _last(call: HttpExchange) -> str:
-    """What the path names of its collection."""
+    """The name after the path's collection."""
     return call.request.path.rstrip("/").split("/", 3)[3]
 
 
 def _client(request: web.BaseRequest) -> str:
-    """The connection's name, by which the engine shares its queue."""
+    """The connection's name, which the engine uses to share its queue fairly."""
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     return f"http:{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "http"

@@ -1,4 +1,5 @@
-"""Answers that a later request may go on from: bounded in count and bytes, the least recently used forgotten first."""
+"""Stores answers that a later request may continue. Limits their number and bytes, and drops the least recently used
+first."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ _MOST = 1024
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """One answer: what the client was told, all messages up to its end, the instructions left out, and the items of its
-    own input. `size`: about so many bytes."""
+    """One answer: the response that the client got, all messages up to its end without the instructions, and the items
+    of its input. `size` is an estimate in bytes."""
 
     response: Mapping[str, Any]
     messages: tuple[Message, ...]
@@ -24,19 +25,19 @@ class StoredAnswer:
 
 
 class ResponseStore:
-    """In memory, and gone with the daemon. One event loop."""
+    """Keeps answers in memory until the daemon ends. Use it on one event loop."""
 
     def __init__(self, most_bytes: int, most: int = _MOST) -> None:
         self._most_bytes, self._most = most_bytes, most
         self._kept: OrderedDict[str, StoredAnswer] = OrderedDict()
-        self._holders: dict[str, list[str]] = {}  # by item: the answers that have it, in their input or their output
+        self._holders: dict[str, list[str]] = {}  # by item: the names of the answers with it in their input or output
         self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def put(self, name: str, stored: StoredAnswer) -> None:
-        """One that is larger than all there is room for is not kept."""
+        """Keeps an answer, unless it is larger than the whole store may be."""
         if stored.size > self._most_bytes:
             return
         self._kept[name] = stored
@@ -52,12 +53,12 @@ class ResponseStore:
         return stored
 
     def item(self, name: str) -> Mapping[str, Any] | None:
-        """Finds an item in the input or the output of an answer that is kept; the latest where several have it."""
+        """An item of the input or output of a stored answer; of several, the latest answer's."""
         stored = self.get(self._holders[name][-1]) if name in self._holders else None
         return None if stored is None else next(one for one in _items(stored) if one["id"] == name)
 
     def drop(self, name: str) -> bool:
-        """Whether there was one."""
+        """Drops an answer. Returns whether there was one."""
         stored = self._kept.pop(name, None)
         if stored is not None:
             self.bytes -= stored.size

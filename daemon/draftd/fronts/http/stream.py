@@ -1,4 +1,4 @@
-"""Server-sent events: one write for each, comments while there is nothing to tell, a clear end."""
+"""Server-sent events: one write for each event, comments while there are none, and a clear end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from draftd.fronts.http.connections import HttpConnection
 
 KEEP_ALIVE_SECONDS = 10.0
-_END_SECONDS = 2.0  # for the last words, to a client that may not read
+_END_SECONDS = 2.0  # for the last event, to a client that may not read
 
 _HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -21,21 +21,22 @@ _HEADERS = {
     "X-Accel-Buffering": "no",  # proxies that would collect the answer
 }
 DONE = b"data: [DONE]\n\n"
-COMMENT = b": keep-alive\n"  # which parsers skip; an empty line after it some take for an event
+COMMENT = b": keep-alive\n"  # parsers skip it; some would take an empty line after it for an event
 
 
 def data(what: Mapping[str, Any]) -> bytes:
-    """One event of OpenAI's."""
+    """One event in OpenAI's form, without a name."""
     return b"data: " + to_json(what) + b"\n\n"
 
 
 def event(name: str, what: Mapping[str, Any]) -> bytes:
-    """One event that has a name."""
+    """One event with a name."""
     return b"event: " + name.encode() + b"\ndata: " + to_json(what) + b"\n\n"
 
 
 class EventStream:
-    """The answer to one request, in its task. `keep_alive` is what is sent where nothing was for `seconds`."""
+    """The stream that answers one request, used in that request's task. Sends `keep_alive` after `seconds` without an
+    event."""
 
     def __init__(
         self,
@@ -47,17 +48,17 @@ class EventStream:
         self._request, self._keep_alive, self._seconds = request, keep_alive, seconds
         self.response = web.StreamResponse(headers={**_HEADERS, **headers})
         self._sent = 0.0
-        self.complete = False  # all of it: a client that leaves now has its answer
+        self.complete = False  # a client that leaves now has its whole answer
         self._task: asyncio.Task[None] | None = None
         self._probes: set[asyncio.Task[None]] = set()
 
     @property
     def begun(self) -> bool:
-        """The status was sent: what goes wrong from here on is an event."""
+        """Whether the status was sent. After that an error can only be an event."""
         return self._task is not None
 
     async def send(self, said: bytes) -> None:
-        """Returns when there is room for more. Raises ConnectionError where the client has gone."""
+        """Sends bytes, and returns when there is room for more. Raises ConnectionError if the client has left."""
         loop = asyncio.get_running_loop()
         if self._task is None:
             self._set_probe(self._probe)
@@ -70,7 +71,7 @@ class EventStream:
             await self.response.write(said)
 
     async def end(self, said: bytes = b"") -> None:
-        """The last words. A client that does not take them loses its connection."""
+        """Sends the last event and ends the stream. Aborts the connection of a client that does not read it in time."""
         try:
             async with asyncio.timeout(_END_SECONDS):
                 await self.send(said)
@@ -80,13 +81,13 @@ class EventStream:
             self.abort()
 
     def abort(self) -> None:
-        """Hangs up at once: what was sent so far is no whole answer."""
+        """Aborts the connection at once: the client must not take the answer for complete."""
         transport = self._request.transport
         if isinstance(transport, asyncio.Transport):
             transport.abort()
 
     async def close(self) -> None:
-        """The task of the comments has ended."""
+        """Ends the task that sends keep-alives."""
         self._set_probe(None)
         if self._task is not None:
             self._task.cancel()
