@@ -57,52 +57,62 @@ def run_soak(session: Session, options: SoakOptions, model: ModelReply, progress
     before = soaked_seconds(session.folder)
     if before >= options.duration:
         return
-    questions, stop, lock = _endless(prompts, options, session.number), threading.Event(), threading.Lock()
-    counts = Counter(requests=0, failed=0)
-    began = answered = time.perf_counter()
+    began = time.perf_counter()
     # The soak's clock starts with the first request, a moment later.
-    ends = began + options.duration - before + 0.1
-
-    def note(tick: Tick) -> None:
-        nonlocal answered
-        with lock:
-            counts.update(requests=1, failed=bool(tick.error))
-            answered = answered if tick.error else time.perf_counter()
-            silent = time.perf_counter() - answered
-        if tick.error and silent > _PATIENCE_SECONDS:
-            raise MeasurementStopped(
-                f"nothing was answered for {silent:.0f} s, the last request failed with: {tick.error}"
-            )
-
-    def stream() -> None:
-        pause = 0.0
-        try:
-            while not stop.is_set() and time.perf_counter() < ends:
-                with lock:
-                    passed, prompt = next(questions)
-                step = SessionStep(options.arm, (prompt,), passed)
-                (tick,) = session.measure(step, options, chat=model.chat_template)
-                session.folder.keep_tick(tick)
-                note(tick)
-                pause = min(_LONGEST_PAUSE, max(0.1, 2 * pause)) if tick.error else 0.0
-                stop.wait(pause)
-        finally:
-            stop.set()  # if one stream fails, all end; their time ends together
-
+    traffic = _Traffic(session, options, prompts, began + options.duration - before + 0.1, chat=model.chat_template)
     with (
         sampling(session, Stage.SOAK, session.folder.keep_sample, options.sample_seconds),
-        on_threads("draftd-soak", [stream] * (options.streams or 1)) as streams,
+        on_threads("draftd-soak", [traffic.stream] * (options.streams or 1)) as streams,
     ):
         try:
             while not all(future.done() for future in streams):
                 done = min(options.duration, before + time.perf_counter() - began)
-                said = "{requests} requests, {failed} failed".format_map(counts)
+                said = "{requests} requests, {failed} failed".format_map(traffic.counts)
                 progress(Advance(Stage.SOAK, done, options.duration, options.duration - done, said))
                 wait(streams, _LOOK_SECONDS)
         finally:
-            stop.set()
+            traffic.stop.set()
         for future in streams:
             future.result()
+
+
+class _Traffic:
+    """The requests of a soak, sent by several streams until `ends` or `stop`."""
+
+    def __init__(
+        self, session: Session, options: SoakOptions, prompts: Sequence[Prompt], ends: float, *, chat: bool
+    ) -> None:
+        self._session, self._options, self._ends, self._chat = session, options, ends, chat
+        self._questions, self._lock = _endless(prompts, options, session.number), threading.Lock()
+        self._answered = time.perf_counter()  # the last success
+        self.stop = threading.Event()
+        self.counts = Counter(requests=0, failed=0)
+
+    def stream(self) -> None:
+        """Sends one request after another. Raises MeasurementStopped after a long time without an answer."""
+        pause = 0.0
+        try:
+            while not self.stop.is_set() and time.perf_counter() < self._ends:
+                with self._lock:
+                    passed, prompt = next(self._questions)
+                step = SessionStep(self._options.arm, (prompt,), passed)
+                (tick,) = self._session.measure(step, self._options, chat=self._chat)
+                self._session.folder.keep_tick(tick)
+                self._note(tick)
+                pause = min(_LONGEST_PAUSE, max(0.1, 2 * pause)) if tick.error else 0.0
+                self.stop.wait(pause)
+        finally:
+            self.stop.set()  # if one stream fails, all end; their time ends together
+
+    def _note(self, tick: Tick) -> None:
+        with self._lock:
+            self.counts.update(requests=1, failed=bool(tick.error))
+            self._answered = self._answered if tick.error else time.perf_counter()
+            silent = time.perf_counter() - self._answered
+        if tick.error and silent > _PATIENCE_SECONDS:
+            raise MeasurementStopped(
+                f"nothing was answered for {silent:.0f} s, the last request failed with: {tick.error}"
+            )
 
 
 def _endless(prompts: Sequence[Prompt], options: SoakOptions, session: int) -> Iterator[tuple[int, Prompt]]:

@@ -18,7 +18,7 @@ from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt
 from draftd_acceptance.commands import runs
 from draftd_acceptance.folder import parse_json, to_json
-from draftd_acceptance.manifest import Manifest, differences, take_manifest
+from draftd_acceptance.manifest import Difference, Manifest, differences, take_manifest
 from draftd_acceptance.options import SweepOptions
 from draftd_acceptance.sweep.plan import NothingToMeasure, chosen_prompts
 from draftd_acceptance.ticks import Stage
@@ -68,25 +68,24 @@ def command(
     elif before is None:
         output.print_fields(lines(now), 14)
     else:
-        if differing:
-            rows = [
-                (
-                    difference.field,
-                    _short(difference.left),
-                    _short(difference.right),
-                    "yes" if difference.matters else "no",
-                )
-                for difference in differing
-            ]
-            output.print_table(("field", str(check), "now", "matters"), rows)
-        mattering = f"{sum(difference.matters for difference in differing)} of {len(differing)} differences"
-        unlike = f"what matters is not as in {check}: {mattering}"
-        output.say(unlike if differs else f"no relevant difference from {check}")
+        _print_differences(differing, str(check))
     for role, difference in now.models.items():
         if difference.changed_since_load:
             output.complain(f"{role}: a file has changed since it was loaded; load it again before you measure")
     if differs:
         raise typer.Exit(1)
+
+
+def _print_differences(differing: Sequence[Difference], check: str) -> None:
+    mattering = sum(difference.matters for difference in differing)
+    if differing:
+        rows = [
+            (difference.field, _short(difference.left), _short(difference.right), "yes" if difference.matters else "no")
+            for difference in differing
+        ]
+        output.print_table(("field", check, "now", "matters"), rows)
+    unlike = f"relevant fields differ from {check}: {mattering} of {len(differing)} differences"
+    output.say(unlike if mattering else f"no relevant difference from {check}")
 
 
 def _client(which: runs.DaemonChoice) -> AbstractContextManager[DraftdClient]:

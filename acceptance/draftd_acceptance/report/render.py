@@ -130,23 +130,39 @@ def report(
     }
     charts = [stages.soak_charts(ticks[Stage.SOAK], samples, soak.windows)] if soak is not None else []
     if swept is not None:
-        rates = (cost.CostRates.from_settings(last.settings) if last is not None else None) or prices
-        if rates is not None:
-            rates = rates.measuring(None if candidate is None else swept.summaries[candidate].watts)
-        contents |= {"rates": rates, "load": last.load_seconds if last is not None else None}
-        contents |= {"knee": swept.knee, "worth": stages.worth(swept), "together": stages.together(swept)}
-        contents["kinds"] = None if candidate is None else stages.kinds(swept, candidate)
-        contents["waits"] = None if candidate is None else stages.waits(swept, candidate)
+        contents |= _sweep_contents(swept, candidate, last, prices)
         charts.append(_sweep_charts(swept, candidate, contents))
     if other is not None:
-        theirs, earlier = Sweep.read(other, _SUMMARISED), other.manifests()
-        before = earlier.get(max(earlier, default=0))
-        ratios = stages.ratios(swept, theirs) if swept is not None and theirs is not None else {}
-        changes = None if last is None or before is None else differences(before, last)
-        contents |= {"other": other.name, "changes": changes, "ratios": ratios}
-        charts.append(stages.change_charts(ratios, other.name))
+        contents |= _comparison(other, swept, last)
+        charts.append(stages.change_charts(contents["ratios"], other.name))
     contents["drawn"] = {chart.id: chart for chart in chain.from_iterable(charts)}
     return contents
+
+
+def _sweep_contents(
+    swept: Sweep, candidate: Arm | None, last: Manifest | None, prices: cost.CostRates | None
+) -> dict[str, Any]:
+    rates = (cost.CostRates.from_settings(last.settings) if last is not None else None) or prices
+    if rates is not None:
+        rates = rates.measuring(None if candidate is None else swept.summaries[candidate].watts)
+    return {
+        "rates": rates,
+        "load": last.load_seconds if last is not None else None,
+        "knee": swept.knee,
+        "worth": stages.worth(swept),
+        "together": stages.together(swept),
+        "kinds": None if candidate is None else stages.kinds(swept, candidate),
+        "waits": None if candidate is None else stages.waits(swept, candidate),
+    }
+
+
+def _comparison(other: RunFolder, swept: Sweep | None, last: Manifest | None) -> dict[str, Any]:
+    """Returns the contents that compare this run with another."""
+    theirs, earlier = Sweep.read(other, _SUMMARISED), other.manifests()
+    before = earlier.get(max(earlier, default=0))
+    ratios = stages.ratios(swept, theirs) if swept is not None and theirs is not None else {}
+    changes = None if last is None or before is None else differences(before, last)
+    return {"other": other.name, "changes": changes, "ratios": ratios}
 
 
 def _sweep_charts(swept: Sweep, candidate: Arm | None, contents: Mapping[str, Any]) -> Iterator[Chart]:

@@ -67,20 +67,7 @@ class LocalDecoder:
         self.delivery = Delivery(eos, observer, lambda: len(self.sequences) / limits.max_batch)
         self._observer, self._clock, self._cancelled, self._timer = observer, clock, cancelled, timer
         self._shares = FairShare(limits.part_of_peer, clock)
-        self.prefilling = Prefilling(
-            self._steps,
-            self.drafting,
-            self.delivery,
-            limits=limits,
-            clock=clock,
-            timer=timer,
-            cancelled=cancelled,
-            drafted_for=lambda sequence, alone: self.depth.worth_prefilling(
-                sequence, alone, self._running, self.drafting.drafters
-            ),
-            fits=self._fits,
-            shares=self._shares,
-        )
+        self.prefilling = self._make_prefilling(limits)
         self._admission = admission
         self._max_batch, self._chunk = limits.max_batch, limits.prefill_chunk
         self.depth = depth or DepthControl(StepCosts(), DEEPEST - 1)
@@ -97,6 +84,22 @@ class LocalDecoder:
         self._pause = 0.0
         self._failed: list[DecodeSequence] = []  # with all caches; they have left the target
         self.paused = False  # while the weights are unloaded
+
+    def _make_prefilling(self, limits: Limits) -> Prefilling:
+        return Prefilling(
+            self._steps,
+            self.drafting,
+            self.delivery,
+            limits=limits,
+            clock=self._clock,
+            timer=self._timer,
+            cancelled=self._cancelled,
+            drafted_for=lambda sequence, alone: self.depth.worth_prefilling(
+                sequence, alone, self._running, self.drafting.drafters
+            ),
+            fits=self._fits,
+            shares=self._shares,
+        )
 
     @property
     def idle(self) -> bool:
