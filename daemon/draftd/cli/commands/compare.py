@@ -24,6 +24,7 @@ from draftd.cli.figures import NOTHING, both, length, percent, rate, times
 from draftd.cli.own_daemon import own_daemon
 from draftd.cli.ranks import rows as ranks_of
 from draftd.client import prompts
+from draftd.client.child import Serving
 from draftd.client.client import Ask, DraftdClient
 from draftd.client.timing import (
     Capture,
@@ -35,6 +36,7 @@ from draftd.client.timing import (
 )
 from draftd.core import DRAFT_MODEL, GRAMMAR, ModePreference, SamplingParams, WorkloadClass
 from draftd.counts import total
+from draftd.v1 import control_pb2
 
 _ANSWER_SECONDS = 600.0
 _SHOWN_PAIRS = 24  # more are shown by group only
@@ -104,6 +106,13 @@ def compare(
             return
         pairs = [pair for _, pair in run_pairs(client, base, chosen, repeat)]
     summary = summarise(pairs)
+    _show_pairs(pairs, summary, json=json)
+    if differ := summary["comparable"] - summary["identical"]:
+        output.complain(f"{differ} greedy pairs differ")
+        raise typer.Exit(1)
+
+
+def _show_pairs(pairs: Sequence[Pair], summary: Mapping[str, Any], *, json: bool) -> None:
     if json:
         groups = {name: shorten_figures(summarise(group)) for name, group in by_group(pairs).items()}
         each_pair = [{"prompt": p.name, "workload": p.group} | shorten_figures(summarise([p])) for p in pairs]
@@ -111,9 +120,6 @@ def compare(
     else:
         output.print_table(_COLUMNS, _rows(pairs, summary))
         output.stderr().print(_BOTH, style="dim")
-    if differ := summary["comparable"] - summary["identical"]:
-        output.complain(f"{differ} greedy pairs differ")
-        raise typer.Exit(1)
 
 
 def _show_ways(answers: Sequence[Mapping[str, Any]], *, json: bool) -> None:
@@ -295,48 +301,68 @@ def demo(
     began = time.monotonic()
     out = output.recording() if save is not None else output.stdout()
     named = [f"{option}={value}" for option, value in (("--model", model), ("--draft-model", draft_model)) if value]
-    pairs: list[Pair] = []
     ask = Ask(max_tokens=max_tokens, max_draft_tokens=max_draft_tokens)
-    alone: list[Pair] = []
-    if ranks > 1:
-        with own_daemon(*named) as daemon, options.DaemonOptions(daemon.address).connect() as client:
-            alone += [pair for _, pair in run_pairs(client, ask, _held_out(daemon.model, each))]
-        named.append(f"--ranks={ranks}")
-    with own_daemon(*named) as daemon, options.DaemonOptions(daemon.address).connect() as client:
+    alone = _decode_on_one_rank(named, ask, each) if ranks > 1 else []
+    sharing = [f"--ranks={ranks}"] if ranks > 1 else []
+    with own_daemon(*named, *sharing) as daemon, options.DaemonOptions(daemon.address).connect() as client:
         status = client.status()
-        drafters = [name for name in status.model.drafters if name != GRAMMAR]
-        draft = status.model.draft_model if DRAFT_MODEL in drafters else next(iter(drafters), "none")
-        served = f"{daemon.model}, draft {draft}, {status.backend}, {daemon.address}"
-        out.print(f"[bold]draftd {__version__}[/] serves {served}")
-        for name, text in ranks_of(status):
-            out.print(Text.assemble((f"{name:<8}", "dim"), text))
-        out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
-        like = ("like this", output.DRAFTED) if out.is_terminal else "⟦like this⟧"
-        out.print(Text.assemble("Text ", like, " was proposed by the draft and accepted by the target.\n"))
-        drawn_on = out if out.is_terminal and save is None else None  # keeps the bar out of the picture
-        for p, pair in run_pairs(client, ask, _held_out(daemon.model, each), console=drawn_on):
-            if pair.group not in {earlier.group for earlier in pairs}:
-                _show_answer(out, p, pair)
-            pairs.append(pair)
+        _introduce(out, daemon, status)
+        pairs = _show_pairs_live(out, client, ask, _held_out(daemon.model, each), bar=save is None)
     summary, groups = summarise(pairs), {name: summarise(group) for name, group in by_group(pairs).items()}
+    _show_summary(out, groups | {"all": summary}, save)
+    classes, seconds = {name: _shown(group) for name, group in groups.items()}, round(time.monotonic() - began, 1)
+    document = {"draftd": __version__, "model": daemon.model, "backend": status.backend} | _shown(summary)
+    same = _count_same(alone, pairs) if ranks > 1 else len(pairs)
+    if ranks > 1:
+        out.print(f"{same} of {len(pairs)} texts of {ranks} ranks are those of one")
+        document |= {"ranks": ranks, "same_as_one_rank": same}
+    output.print_json(document | {"classes": classes, "seconds": seconds})
+    if differ := max(summary["comparable"] - summary["identical"], len(pairs) - same):
+        output.complain(f"{differ} of {summary['comparable']} pairs differ")
+        raise typer.Exit(1)
+
+
+def _decode_on_one_rank(arguments: Sequence[str], ask: Ask, each: int) -> list[Pair]:
+    with own_daemon(*arguments) as daemon, options.DaemonOptions(daemon.address).connect() as client:
+        return [pair for _, pair in run_pairs(client, ask, _held_out(daemon.model, each))]
+
+
+def _introduce(out: Console, daemon: Serving, status: control_pb2.GetStatusResponse) -> None:
+    drafters = [name for name in status.model.drafters if name != GRAMMAR]
+    draft = status.model.draft_model if DRAFT_MODEL in drafters else next(iter(drafters), "none")
+    served = f"{daemon.model}, draft {draft}, {status.backend}, {daemon.address}"
+    out.print(f"[bold]draftd {__version__}[/] serves {served}")
+    for name, text in ranks_of(status):
+        out.print(Text.assemble((f"{name:<8}", "dim"), text))
+    out.print("Each prompt is decoded autoregressively, then speculatively. Greedy: the texts must be the same.")
+    like = ("like this", output.DRAFTED) if out.is_terminal else "⟦like this⟧"
+    out.print(Text.assemble("Text ", like, " was proposed by the draft and accepted by the target.\n"))
+
+
+def _show_pairs_live(
+    out: Console, client: DraftdClient, ask: Ask, chosen: Sequence[prompts.Prompt], *, bar: bool
+) -> list[Pair]:
+    """Returns the pairs, and shows the first answer of each group. `bar`: whether to draw one, on a terminal."""
+    pairs: list[Pair] = []
+    for p, pair in run_pairs(client, ask, chosen, console=out if out.is_terminal and bar else None):
+        if pair.group not in {earlier.group for earlier in pairs}:
+            _show_answer(out, p, pair)
+        pairs.append(pair)
+    return pairs
+
+
+def _show_summary(out: Console, groups: Mapping[str, Mapping[str, Any]], save: Path | None) -> None:
     columns = ("workload", *(heading for heading, _ in _DEMO.values()))
-    out.print(output.table(out, columns, [_demo_row(*one) for one in (groups | {"all": summary}).items()]))
+    out.print(output.table(out, columns, [_demo_row(name, group) for name, group in groups.items()]))
     out.print("")
     if save is not None:
         output.save_picture(save, out.export_svg(title="make demo"))
-    classes, seconds = {name: _shown(group) for name, group in groups.items()}, round(time.monotonic() - began, 1)
-    document = {"draftd": __version__, "model": daemon.model, "backend": status.backend} | _shown(summary)
-    differ = summary["comparable"] - summary["identical"]
-    if ranks > 1:
-        as_one = [one.autoregressive.answer.tokens for one in alone]
-        same = sum(one == pair.speculative.answer.tokens for one, pair in zip(as_one, pairs, strict=True))
-        out.print(f"{same} of {len(pairs)} texts of {ranks} ranks are those of one")
-        document |= {"ranks": ranks, "same_as_one_rank": same}
-        differ = max(differ, len(pairs) - same)
-    output.print_json(document | {"classes": classes, "seconds": seconds})
-    if differ:
-        output.complain(f"{differ} of {summary['comparable']} pairs differ")
-        raise typer.Exit(1)
+
+
+def _count_same(alone: Sequence[Pair], pairs: Sequence[Pair]) -> int:
+    """Counts the texts that are the same as those of one rank."""
+    on_one_rank = [pair.autoregressive.answer.tokens for pair in alone]
+    return sum(text == pair.speculative.answer.tokens for text, pair in zip(on_one_rank, pairs, strict=True))
 
 
 def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:

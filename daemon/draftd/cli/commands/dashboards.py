@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ from draftd import DOCS_URL
 from draftd.cli import options, output
 
 if TYPE_CHECKING:
+    from draftd.cli.grafana.client import Grafana
     from draftd.cli.grafana.push import GrafanaChange, Push
 
 DEFAULT_WEBHOOK = "http://127.0.0.1:50552/v1/alerts"
@@ -22,20 +24,40 @@ _what = partial(typer.Option, rich_help_panel="What to send")
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
+@dataclass(frozen=True)
+class GrafanaOptions:
+    """A Grafana, and how to reach it."""
+
+    url: Annotated[str | None, _where("--url", envvar="GRAFANA_URL", help="Address of its start page.")] = None
+    token_file: Annotated[
+        Path | None, _where("--token-file", metavar="FILE", help="Token, instead of GRAFANA_TOKEN.")
+    ] = None
+    tls_ca: Annotated[Path | None, _where("--tls-ca", metavar="FILE", help="Authority (PEM) to trust.")] = None
+    insecure_http: Annotated[
+        bool, _where("--insecure-http", help="Send credentials over plain http to another machine.")
+    ] = False
+    timeout: Annotated[float, _where("--timeout", min=0.1, max=600, help="Seconds for each call.")] = 10.0
+
+    def connect(self) -> Grafana:
+        """Returns the client; nothing is sent yet. Raises FieldError."""
+        from draftd.cli.grafana.client import Grafana
+
+        return Grafana(
+            self.url,
+            os.environ,
+            token_file=self.token_file,
+            insecure_http=self.insecure_http,
+            timeout=self.timeout,
+            tls_ca=self.tls_ca,
+        )
+
+
 @options.with_options(
     "draftd dashboards push --url https://grafana.example.org --dry-run",
     "draftd dashboards push --url http://127.0.0.1:3000 --prometheus my-prometheus --route",
 )
 def push(
-    url: Annotated[str | None, _where("--url", envvar="GRAFANA_URL", help="Address of its start page.")] = None,
-    token_file: Annotated[
-        Path | None, _where("--token-file", metavar="FILE", help="Token, instead of GRAFANA_TOKEN.")
-    ] = None,
-    tls_ca: Annotated[Path | None, _where("--tls-ca", metavar="FILE", help="Authority (PEM) to trust.")] = None,
-    insecure_http: Annotated[
-        bool, _where("--insecure-http", help="Send credentials over plain http to another machine.")
-    ] = False,
-    timeout: Annotated[float, _where("--timeout", min=0.1, max=600, help="Seconds for each call.")] = 10.0,
+    target: GrafanaOptions,
     prometheus: Annotated[str | None, _what("--prometheus", metavar="UID", help="Data source.")] = None,
     tempo: Annotated[str | None, _what("--tempo", metavar="UID", help="Data source.")] = None,
     loki: Annotated[str | None, _what("--loki", metavar="UID", help="Data source.")] = None,
@@ -57,36 +79,42 @@ def push(
     GRAFANA_PASSWORD; the webhook's secret is DRAFTD_WEBHOOK_SECRET.
     """
     # Imported here: they need the extra `grafana`.
-    from draftd.cli.grafana.client import Grafana, checked_url
+    from draftd.cli.grafana.client import checked_url
     from draftd.cli.grafana.content import choose_sources, read_content
     from draftd.cli.grafana.push import Push, Webhook
 
-    grafana = Grafana(
-        url, os.environ, token_file=token_file, insecure_http=insecure_http, timeout=timeout, tls_ca=tls_ca
-    )
+    grafana = target.connect()
     secret = os.environ.get("DRAFTD_WEBHOOK_SECRET") or None
     webhook = Webhook(checked_url("webhook_url", webhook_url), secret, renew_secret)
     grafana.check()
     listed = grafana.get_list("list the data sources", "/datasources")
     sources, notes = choose_sources(listed, {"prometheus": prometheus, "tempo": tempo, "loki": loki})
     plan = Push(grafana, read_content(sources, docs_url=checked_url("docs_url", docs_url)), webhook, route=route)
-    for refusal in plan.refusals:
-        output.complain(refusal)
-    if plan.refusals:
-        output.complain("nothing was changed")
-        raise typer.Exit(1)
+    _end_if_refused(plan)
     if dry_run:
-        for change in plan.changes:
-            if change.before is None:  # in one line: a dashboard has a thousand
-                _say(change, f"to be {change.done}")
-                continue
-            for line in change.diff:
-                output.say(line, style=_COLOURS.get(line[:1]))
+        _show_changes(plan)
     else:
         plan.carry_out(lambda change: _say(change, change.done))
     for note in notes + plan.notes:
         output.say(f"note: {note}")
     output.say(_summary(plan, dry_run=dry_run))
+
+
+def _end_if_refused(plan: Push) -> None:
+    for refusal in plan.refusals:
+        output.complain(refusal)
+    if plan.refusals:
+        output.complain("nothing was changed")
+        raise typer.Exit(1)
+
+
+def _show_changes(plan: Push) -> None:
+    for change in plan.changes:
+        if change.before is None:  # in one line: a dashboard has a thousand
+            _say(change, f"to be {change.done}")
+            continue
+        for line in change.diff:
+            output.say(line, style=_COLOURS.get(line[:1]))
 
 
 def _say(change: GrafanaChange, what: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from draftd.cli.commands.status import capabilities
 from draftd.cli.figures import size
@@ -15,7 +15,7 @@ from draftd.cli.persistent_state import measured_worth, paths_of, quiet_transfor
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.depth.saved import DrafterWorth
 from draftd.engine.drafters.sources import OTHER_DRAFT, DraftSource, mismatch
-from draftd.engine.pair import assemble, context_length_of, raised_context
+from draftd.engine.pair import LoadedModels, assemble, context_length_of, raised_context
 from draftd.errors import ModelLoadError, in_one_line
 from draftd.fronts.grpc import reply
 from draftd.hardware.state import HardwareState, advance, takeable
@@ -30,6 +30,9 @@ from draftd.models.tokenizer import Tokenizer
 from draftd.protocol import plain
 from draftd.service.request import ServedModel
 from draftd.settings import Settings
+
+if TYPE_CHECKING:
+    from draftd.engine.admission import Layout  # imports MLX
 
 _NO_TEMPLATE = "put the one that it was trained with into chat_template.jinja in its folder, or send prompts"
 
@@ -160,23 +163,8 @@ def judge_pair(
     the target, and why."""
     from draftd.engine.assembly import cache_limit, prefix_limit
 
-    draft, light = drafts.get(DRAFT_MODEL), drafts.get(LIGHT_DRAFT_MODEL)
     declared, max_context = context_length_of(target.config, target.tokenizer), settings.model.max_context
-    models = assemble(
-        target.model,
-        draft and draft.model,
-        Tokenizer(target.tokenizer),
-        model=target.folder.name,
-        draft_model=draft and draft.folder.name,
-        light_draft_model=light and light.folder.name,
-        context_length=max_context or declared,
-        backend="",
-        prompt_lookup=settings.model.prompt_lookup,
-        refused=refused,
-        sources={LIGHT_DRAFT_MODEL: DraftSource("light draft", lambda: light.model)} if light else {},
-        architecture=target.config["model_type"],
-        left_out=not_served(target.config),
-    )
+    models = _assemble(settings, target, drafts, refused, max_context or declared)
     needed = models.info.weight_bytes + models.info.draft_weight_bytes
     loaded = dataclasses.replace(
         machine,
@@ -187,46 +175,79 @@ def judge_pair(
     limits = engine.limits(headroom=lambda: takeable(loaded))
     layout, limit, info = cache_limit(models, limits)
     prefixes = prefix_limit(layout, limit, limits)
-    chat = models.tokenizer.has_chat_template
     served = ServedModel(
         info,
         engine.default_max_tokens,
         engine.max_draft_tokens,
         engine.depth_mode,
-        chat,
+        models.tokenizer.has_chat_template,
         generic_tools=settings.model.generic_tools and models.tokenizer.generic_tools,
     )
     model_reply = reply.model(served)
-    figures = plain(model_reply)
-    batching = ok("batching", "requests share forward passes; a trial when the weights are loaded decides it")
-    if info.batched_reason:
-        batching = note("batching", f"none, each request has forward passes of its own: {info.batched_reason}")
-    else:
-        figures["batched"] = None
     findings = [
-        dataclasses.replace(batching, figures=figures),
+        _judge_batching(info.batched_reason, plain(model_reply)),
         (ok if info.speculation_available else note)("speculation", info.speculation(engine.max_draft_tokens)),
         *(ok(subject, line) for subject, line in capabilities(model_reply)),
         *([note("max_context", raised)] if max_context and (raised := raised_context(max_context, declared)) else []),
         check_memory(machine, needed, limit, prefixes),
         *([ok("prefix cache", f"{size(prefixes)}: room for {info.prefix_room(prefixes)}")] if prefixes else []),
+        *(note("tokenizer", *warning) for warning in warnings(target.config, models.tokenizer, info.vocab_size)),
     ]
-    findings += [note("tokenizer", *one) for one in warnings(target.config, models.tokenizer, info.vocab_size)]
+    if not prefixes:
+        findings.append(note("prefix reuse", "off: engine.prefix_cache_bytes is 0"))
+    return [*findings, *_refusals(served, layout, limit, refused)]
+
+
+def _assemble(
+    settings: Settings,
+    target: _Opened,
+    drafts: Mapping[DrafterName, _Opened],
+    refused: Mapping[DrafterName, str],
+    context_length: int,
+) -> LoadedModels:
+    draft, light = drafts.get(DRAFT_MODEL), drafts.get(LIGHT_DRAFT_MODEL)
+    return assemble(
+        target.model,
+        draft and draft.model,
+        Tokenizer(target.tokenizer),
+        model=target.folder.name,
+        draft_model=draft and draft.folder.name,
+        light_draft_model=light and light.folder.name,
+        context_length=context_length,
+        backend="",
+        prompt_lookup=settings.model.prompt_lookup,
+        refused=refused,
+        sources={LIGHT_DRAFT_MODEL: DraftSource("light draft", lambda: light.model)} if light else {},
+        architecture=target.config["model_type"],
+        left_out=not_served(target.config),
+    )
+
+
+def _judge_batching(reason: str, figures: dict[str, Any]) -> Finding:
+    """The finding with all figures of the pair. `reason`: why requests share no forward passes; empty if they may."""
+    if reason:
+        return note("batching", f"none, each request has forward passes of its own: {reason}", figures=figures)
+    text = "requests share forward passes; a trial when the weights are loaded decides it"
+    return ok("batching", text, figures=figures | {"batched": None})
+
+
+def _refusals(served: ServedModel, layout: Layout, limit: int, refused: Mapping[DrafterName, str]) -> Iterator[Finding]:
+    """The findings on requests that would be refused. `limit`: bytes for key-value caches."""
+    info = served.info
+    if not served.chat_template:
+        yield note("refused", "chats: this model has no chat template", _NO_TEMPLATE)
     # A missing draft model has its finding already.
     named = [name for name in info.refused_drafters if name != DRAFT_MODEL or name in refused]
     reasons = {f"requests for the drafter {drafter_in_words(name)}": info.why_no(name) for name in named}
     if not info.speculation_available:
         reasons["requests for the mode SPECULATIVE"] = info.why_no(DRAFT_MODEL)
-    if not prefixes:
-        findings.append(note("prefix reuse", "off: engine.prefix_cache_bytes is 0"))
-    if not chat:
-        findings.append(note("refused", "chats: this model has no chat template", _NO_TEMPLATE))
     if (whole := info.context_length) > info.largest_context:
         need = size(layout.needed_bytes([whole]))
         reasons[f"texts of more than {info.largest_context:,} tokens"] = (
             f"{whole:,} need {need} of KV cache, and {size(limit)} are there"
         )
-    return [*findings, *(note("refused", f"{what}: {why}") for what, why in reasons.items())]
+    for what, why in reasons.items():
+        yield note("refused", f"{what}: {why}")
 
 
 def check_memory(machine: HardwareState, needed: int = 0, limit: int = 0, prefixes: int = 0) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -14,9 +15,34 @@ import typer
 from draftd.cli import options
 from draftd.cli.failures import explain
 from draftd.ranks.plan import launched_rank
+from draftd.settings import Settings
 
 _listen = partial(typer.Option, rich_help_panel="Where to listen")
 _shared = partial(typer.Option, rich_help_panel="Which processes share the model")
+
+
+@dataclass(frozen=True)
+class ListenOptions:
+    """The addresses to listen on, and their certificate."""
+
+    host: Annotated[str | None, _listen("--host", help="Beyond loopback: TLS and a token.")] = None
+    port: Annotated[int | None, _listen("--port", help="0 picks a free one.")] = None
+    http_port: Annotated[
+        str | None,
+        _listen("--http-port", metavar="PORT", help="OpenAI's and Anthropic's protocols: 8080; off serves none."),
+    ] = None
+    tls_cert: Annotated[Path | None, _listen("--tls-cert", help="Certificate (PEM).")] = None
+    tls_key: Annotated[Path | None, _listen("--tls-key", help="Private key (PEM).")] = None
+
+    def settings(self) -> dict[str, object]:
+        """Returns the options by the dotted names of their settings."""
+        return {
+            "server.host": self.host,
+            "server.port": self.port,
+            "server.http_port": self.http_port,
+            "server.tls_cert": self.tls_cert,
+            "server.tls_key": self.tls_key,
+        }
 
 
 @options.with_options(
@@ -28,16 +54,9 @@ _shared = partial(typer.Option, rich_help_panel="Which processes share the model
 def command(
     served: options.ServeOptions,
     drafting: options.DraftOptions,
+    listening: ListenOptions,
     adapter_path: options.AdapterPath = None,
     max_batch: Annotated[int | None, options.decoding("--max-batch", help="Requests decoded together.")] = None,
-    host: Annotated[str | None, _listen("--host", help="Beyond loopback: TLS and a token.")] = None,
-    port: Annotated[int | None, _listen("--port", help="0 picks a free one.")] = None,
-    http_port: Annotated[
-        str | None,
-        _listen("--http-port", metavar="PORT", help="OpenAI's and Anthropic's protocols: 8080; off serves none."),
-    ] = None,
-    tls_cert: Annotated[Path | None, _listen("--tls-cert", help="Certificate (PEM).")] = None,
-    tls_key: Annotated[Path | None, _listen("--tls-key", help="Private key (PEM).")] = None,
     flag_file: Annotated[
         Path | None,
         typer.Option("--flag-file", help="The feature flags; all daemons with this file follow it."),
@@ -61,11 +80,7 @@ def command(
         "engine.max_draft_tokens": drafting.max_draft_tokens,
         "engine.depth_mode": drafting.depth_mode,
         "engine.max_batch": max_batch,
-        "server.host": host,
-        "server.port": port,
-        "server.http_port": http_port,
-        "server.tls_cert": tls_cert,
-        "server.tls_key": tls_key,
+        **listening.settings(),
         "flag.file": flag_file,
         "distributed.ranks": ranks,
         "distributed.hostfile": hostfile,
@@ -73,19 +88,18 @@ def command(
     }
     read = partial(served.settings, overrides)
     settings = read()
+    exit_logged(partial(_run, settings, announcer(), read))
 
-    announce = announcer()
 
-    def run() -> int:
-        if (rank := launched_rank(os.environ)) is not None and rank > 0:
-            from draftd.cli.follow import run_launched
+def _run(settings: Settings, announce: Callable[[str], None], read: Callable[[], Settings]) -> int:
+    """Serves as a daemon or, above rank 0 of a launcher, follows; returns the exit code."""
+    if (rank := launched_rank(os.environ)) is not None and rank > 0:
+        from draftd.cli.follow import run_launched
 
-            return run_launched(settings, announce)
-        from draftd.cli.serve import run_daemon  # imports the whole server, which --help does not need
+        return run_launched(settings, announce)
+    from draftd.cli.serve import run_daemon  # imports the whole server, which --help does not need
 
-        return run_daemon(settings, announce=announce, read=read)
-
-    exit_logged(run)
+    return run_daemon(settings, announce=announce, read=read)
 
 
 def exit_logged(run: Callable[[], int], prefix: str = "") -> NoReturn:
