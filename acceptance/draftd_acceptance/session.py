@@ -21,7 +21,8 @@ from typing import TypeVar
 
 import grpc
 
-from draftd.client.client import Answer, Ask, CallError, DraftdClient
+from draftd.client.client import Ask, CallError, DraftdClient
+from draftd.client.gathering import Answer
 from draftd.client.prompts import Prompt
 from draftd.client.timing import Capture, capture
 from draftd.core import DecodeMode, DepthMode, FallbackLevel, FinishReason, ModePreference, SamplingParams

@@ -15,7 +15,8 @@ from google.protobuf import json_format
 from typer.testing import CliRunner
 
 from draftd.cli.main import build_app
-from draftd.client.client import DraftdClient, gather
+from draftd.client.client import DraftdClient
+from draftd.client.gathering import gather
 from draftd.engine.pair import load_models
 from draftd.v1 import inference_pb2 as pb
 from tests.code_blocks import texts_of

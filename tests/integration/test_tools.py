@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from draftd.client.client import Answer, CallError, gather
+from draftd.client.client import CallError
+from draftd.client.gathering import Answer, gather
 from draftd.v1 import inference_pb2 as pb
 from tests.in_process_daemon import Served, serving
 from tests.reply_model import speaking_models

@@ -22,7 +22,7 @@ from rich.text import Text
 from draftd.protocol import plain
 
 if TYPE_CHECKING:
-    from draftd.client.client import Piece
+    from draftd.client.gathering import Piece
     from draftd.v1 import inference_pb2
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -16,11 +16,15 @@ from google.rpc import error_details_pb2 as error_details  # type: ignore[import
 from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+# Documented imports: programs import these names from here.
+from draftd.client.gathering import Answer as Answer
+from draftd.client.gathering import Piece as Piece
+from draftd.client.gathering import gather as gather
+from draftd.client.gathering import split as split
 from draftd.client.signals import defer_signals
-from draftd.core import DecodeMode, DepthMode, DrafterName, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
-from draftd.counts import DraftCounts
+from draftd.core import DepthMode, DrafterName, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError
-from draftd.protocol import DECODED, DETAILS_KEY, MESSAGE_SLACK, draft_counts, duration, number, sampling_message
+from draftd.protocol import DETAILS_KEY, MESSAGE_SLACK, duration, number, sampling_message
 from draftd.strategies import QualityClass, RemoteLevel, Strategy
 from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
 from draftd.v1 import inference_pb2 as pb
@@ -134,48 +138,6 @@ class Ask:
             skip_prefix_cache=self.skip_prefix_cache,
             **more,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of the answer. `from_draft`: it was drafted and accepted; otherwise the target wrote it. `remote`: the
-    verifier was the remote of the daemon that was called."""
-
-    text: str
-    from_draft: bool
-    remote: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One whole answer with the daemon's figures about it. Times are in seconds, and None if there is nothing to
-    measure."""
-
-    text: str
-    tokens: tuple[int, ...]
-    pieces: tuple[Piece, ...]
-    started: pb.Started
-    finished: pb.Finished
-    reasoning: str = ""
-    tool_calls: tuple[pb.ToolCall, ...] = ()
-
-    @property
-    def mode(self) -> DecodeMode:
-        """The mode in which the answer was decoded, whichever was requested."""
-        return DECODED.get(self.finished.mode, DecodeMode.AUTOREGRESSIVE)
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        timings = self.finished.timings
-        return timings.decode_tokens_per_second if timings.HasField("decode_tokens_per_second") else None
-
-    @property
-    def time_to_first_token(self) -> float:
-        return self.finished.timings.time_to_first_token.ToTimedelta().total_seconds()
-
-    @property
-    def counts(self) -> DraftCounts:
-        return draft_counts(self.finished.counts, self.finished.usage.output_tokens)
 
 
 class DraftdClient:
@@ -370,54 +332,6 @@ def message_of(prompt: str | None = None, **more: Any) -> pb.GenerateRequest:
     """Builds the request's message. `more`: fields of `Ask` or of the message."""
     own = {name: more.pop(name) for name in more.keys() & {field.name for field in fields(Ask)}}
     return Ask(prompt, **own).message(**more)
-
-
-def gather(
-    stream: Iterable[pb.GenerateResponse],
-    on_pieces: Callable[[Sequence[Piece]], None] | None = None,
-    on_reasoning: Callable[[str], None] | None = None,
-    on_wait: Callable[[pb.GenerateResponse], None] | None = None,
-) -> Answer:
-    """Reads the stream to its end. `on_pieces` receives the text as it arrives and `on_reasoning` the thoughts.
-    `on_wait` receives the events before the answer: `loading` and `prompt_progress`."""
-    started, finished = pb.Started(), pb.Finished()
-    tokens: list[int] = []
-    pieces: list[Piece] = []
-    deltas: list[pb.Delta] = []
-    for response in stream:
-        event = response.WhichOneof("event")
-        if event == "started":
-            started = response.started
-        elif event == "chunk":
-            fresh = split(response.chunk)
-            tokens += response.chunk.token_ids
-            deltas += response.chunk.deltas
-            if on_reasoning is not None and (thought := "".join(one.reasoning for one in response.chunk.deltas)):
-                on_reasoning(thought)
-            pieces += fresh
-            if on_pieces is not None and fresh:
-                on_pieces(fresh)
-        elif event == "finished":
-            finished = response.finished
-        elif on_wait is not None:
-            on_wait(response)
-    reasoning = "".join(delta.reasoning for delta in deltas)
-    calls = tuple(delta.tool_call for delta in deltas if delta.HasField("tool_call"))
-    return Answer("".join(p.text for p in pieces), tuple(tokens), tuple(pieces), started, finished, reasoning, calls)
-
-
-def split(chunk: pb.Chunk) -> list[Piece]:
-    """Splits the chunk's text by origin: neighbouring tokens of one origin are joined. Text after the last token counts
-    as the target's."""
-    pieces: list[Piece] = []
-    rest, remote = chunk.text, chunk.verifier == pb.VERIFIER_REMOTE
-    for length, from_draft in [*zip(chunk.text_lengths, chunk.from_draft, strict=False), (len(rest), False)]:
-        text, rest = rest[:length], rest[length:]
-        if text and pieces and pieces[-1].from_draft == from_draft:
-            pieces[-1] = Piece(pieces[-1].text + text, from_draft, remote)
-        elif text:
-            pieces.append(Piece(text, from_draft, remote))
-    return pieces
 
 
 def _read_stream(call: Any) -> Iterator[Any]:

@@ -12,7 +12,8 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from draftd.client.client import Answer, Ask, CallError, DraftdClient, gather
+from draftd.client.client import Ask, CallError, DraftdClient
+from draftd.client.gathering import Answer, gather
 from draftd.v1 import inference_pb2 as pb
 
 

@@ -13,7 +13,8 @@ import grpc
 import pytest
 
 from draftd.client import timing
-from draftd.client.client import Ask, CallError, gather
+from draftd.client.client import Ask, CallError
+from draftd.client.gathering import gather
 from draftd.client.prompts import Prompt
 from draftd.client.timing import Capture, TimedChunk, capture
 from draftd.core import (

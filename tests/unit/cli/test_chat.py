@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from draftd.cli.commands.generate import hold_chat
-from draftd.client.client import Answer, Ask
+from draftd.client.client import Ask
+from draftd.client.gathering import Answer
 from draftd.errors import DraftdError
 from draftd.v1 import inference_pb2 as pb
 from tests.terminal import terminal

@@ -20,7 +20,7 @@ from draftd.cli.commands.fallback import lines as level_lines
 from draftd.cli.commands.generate import summary
 from draftd.cli.commands.status import lines
 from draftd.cli.options import DaemonOptions
-from draftd.client.client import Answer
+from draftd.client.gathering import Answer
 from draftd.core import CLASSES
 from draftd.engine.pair import LoadedModels
 from draftd.errors import ConfigError

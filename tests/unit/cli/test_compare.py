@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from draftd.cli.commands.compare import Pair, by_group, run_pair, shorten_figures, summarise
 from draftd.cli.commands.generate import summary as one_line
 from draftd.cli.figures import both, milliseconds, size
-from draftd.client.client import Answer, Ask, CallError, Piece, gather, split
+from draftd.client.client import Ask, CallError
+from draftd.client.gathering import Answer, Piece, gather, split
 from draftd.client.timing import Capture, decode_tokens_per_second, time_to_first_token
 from draftd.core import DecodeMode, SamplingParams, WorkloadClass
 from draftd.protocol import plain

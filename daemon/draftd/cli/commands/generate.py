@@ -17,7 +17,8 @@ from draftd.canaries.prompts import PromptError
 from draftd.cli import options, output
 from draftd.cli.failures import explain
 from draftd.cli.figures import length, milliseconds, percent, rate
-from draftd.client.client import Answer, Ask, DraftdClient, Piece, gather
+from draftd.client.client import Ask, DraftdClient
+from draftd.client.gathering import Answer, Piece, gather
 from draftd.core import DRAFT_MODEL, DecodeMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError, in_one_line
 from draftd.planning.prices import money

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from draftd.errors import InvalidRequest
@@ -86,34 +86,15 @@ def request_of(message: pb.GenerateRequest, deadline: float | None = None, clien
             problems.append(problem)
             return next(iter(members.values()))
 
-    mode, depth_mode = read(MODES, pb.DecodeMode, "mode"), read(DEPTH_MODES, pb.DepthMode, "depth_mode")
-    strategy, quality = read(STRATEGIES, pb.Strategy, "strategy"), read(QUALITIES, pb.QualityClass, "quality")
+    wish = _wish(message, read)
     workload = read(WORKLOADS, pb.WorkloadClass, "workload")
-    prompt: Prompt = RawText(message.prompt)
-    if message.HasField("chat"):
-        try:
-            prompt = chat_of(message.chat)
-        except InvalidRequest as problem:
-            problems.append(problem)
-            prompt = Chat(())
-    elif message.HasField("tokens"):
-        prompt = TokenIds(tuple(message.tokens.ids))
-    cap = message.max_draft_tokens if message.HasField("max_draft_tokens") else None
+    prompt = _prompt(message, problems)
     return Request(
         prompt=prompt,
         max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
         sampling=sampling_of(message.sampling),
         stop=tuple(message.stop),
-        wish=RequestedPlan(
-            mode,
-            cap,
-            message.drafter or None,
-            depth_mode,
-            strategy=strategy,
-            quality=quality,
-            max_seconds=message.max_seconds if message.HasField("max_seconds") else None,
-            max_cost=message.max_cost if message.HasField("max_cost") else None,
-        ),
+        wish=wish,
         workload=workload,
         caller=message.caller,
         deadline=deadline,
@@ -133,6 +114,35 @@ def request_of(message: pb.GenerateRequest, deadline: float | None = None, clien
         problem=problems[0] if problems else None,
         response_format=_format(message.response_format),
     )
+
+
+def _wish(message: pb.GenerateRequest, read: Callable[[Mapping[Any, Any], Any, str], Any]) -> RequestedPlan:
+    """The requested plan. `read` returns a member by its enumeration's members, the enumeration and the field."""
+    mode, depth_mode = read(MODES, pb.DecodeMode, "mode"), read(DEPTH_MODES, pb.DepthMode, "depth_mode")
+    strategy, quality = read(STRATEGIES, pb.Strategy, "strategy"), read(QUALITIES, pb.QualityClass, "quality")
+    return RequestedPlan(
+        mode,
+        message.max_draft_tokens if message.HasField("max_draft_tokens") else None,
+        message.drafter or None,
+        depth_mode,
+        strategy=strategy,
+        quality=quality,
+        max_seconds=message.max_seconds if message.HasField("max_seconds") else None,
+        max_cost=message.max_cost if message.HasField("max_cost") else None,
+    )
+
+
+def _prompt(message: pb.GenerateRequest, problems: list[InvalidRequest]) -> Prompt:
+    """The prompt. Adds an invalid chat to `problems`, and returns an empty one."""
+    if message.HasField("chat"):
+        try:
+            return chat_of(message.chat)
+        except InvalidRequest as problem:
+            problems.append(problem)
+            return Chat(())
+    if message.HasField("tokens"):
+        return TokenIds(tuple(message.tokens.ids))
+    return RawText(message.prompt)
 
 
 def _format(message: pb.ResponseFormat) -> ResponseFormat | None:

@@ -19,6 +19,7 @@ from draftd.fronts.http.body import Body, CommonBody, Int, Items, MostTokens, Pa
 from draftd.fronts.http.choices import FORMAT, ChoicesBody, ChoicesReply, finish, response_format
 from draftd.fronts.http.errors import Names
 from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope
+from draftd.fronts.http.structured_outputs import wanted_format
 from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
 from draftd.service.request import (
     AnswerEvent,
@@ -93,7 +94,7 @@ def parse_request(call: HttpExchange, scope: Scope) -> ParsedBody:
     body = parse_body(ChatBody, call.body)
     model = scope.resolve_model(body.model)
     _check_unserved(body)
-    wanted, called = fields.wanted_format(body, response_format(body.response_format), *FORMAT)
+    wanted, called = wanted_format(body, response_format(body.response_format), *FORMAT)
     choice, allowed = tool_choice(body.tool_choice)
     offered = list(tools(body.tools or ()))
     check_allowed(allowed, [one.name for one, _ in offered])

@@ -7,12 +7,12 @@ from typing import Any
 
 from draftd.core import TokenLogprobs
 from draftd.errors import InvalidRequest
-from draftd.fronts.http import body as fields
 from draftd.fronts.http.answer import CollectedChoice, TokenBytes, bound_logprob, is_success, prompt_logprobs
 from draftd.fronts.http.body import Int, parse_body, token_ids
 from draftd.fronts.http.choices import FORMAT, ChoicesBody, ChoicesReply, finish, response_format
 from draftd.fronts.http.errors import Names
 from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope
+from draftd.fronts.http.structured_outputs import wanted_format
 from draftd.service.request import (
     AnswerEvent,
     ChoiceFinished,
@@ -47,7 +47,7 @@ def parse_request(call: HttpExchange, scope: Scope) -> ParsedBody:
         raise InvalidRequest("add_special_tokens", False, "true; a prompt of token ids has only those")
     if body.best_of not in (None, 1 if body.n is None else body.n):
         raise InvalidRequest("best_of", body.best_of, "n: none is left out")
-    wanted, called = fields.wanted_format(body, response_format(body.response_format), *FORMAT)
+    wanted, called = wanted_format(body, response_format(body.response_format), *FORMAT)
     shared: dict[str, Any] = {
         "max_tokens": body.max_tokens,
         "logprobs": body.logprobs,

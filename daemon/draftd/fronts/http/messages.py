@@ -14,6 +14,7 @@ from draftd.fronts.http.chat import template_arguments
 from draftd.fronts.http.errors import Names, ThreadNotServed
 from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope
 from draftd.fronts.http.message_events import MessageReply
+from draftd.fronts.http.structured_outputs import wanted_format
 from draftd.service.messages import Chat, Message, Tool, ToolCall, ToolMode
 from draftd.service.request import FormatKind, Request, ResponseFormat
 
@@ -99,13 +100,7 @@ def parse_request(call: HttpExchange, scope: Scope) -> ParsedBody:
 
 
 def _request(body: MessageBody, client: str) -> tuple[Request, Names]:
-    for name in ("container", "mcp_servers"):
-        if getattr(body, name):
-            raise InvalidRequest(name, getattr(body, name), "none: this server runs no tools")
-    if body.compaction:
-        raise InvalidRequest("compaction", body.compaction, "none: it is not served")
-    if body.thread is not None:
-        raise ThreadNotServed(body.thread)
+    _check_unserved(body)
     read: list[tuple[Message, str]] = []
     values = [part for part in body.system or () if not (part.text or "").startswith(_ATTRIBUTION)]
     if system := text_of(values, "system", _TEXT):
@@ -123,7 +118,7 @@ def _request(body: MessageBody, client: str) -> tuple[Request, Names]:
     own_format = _format(config.format or body.output_format, name)
     if own_format is not None and continues:
         raise InvalidRequest(name, "json_schema", "none where the answer continues the last message")
-    wanted, called = fields.wanted_format(body, own_format, name, "schema")
+    wanted, called = wanted_format(body, own_format, name, "schema")
     request = Request(
         prompt=Chat(
             tuple(message for message, _ in read),
@@ -146,6 +141,16 @@ def _request(body: MessageBody, client: str) -> tuple[Request, Names]:
     ]
     places = [f"tools[{i}]" for i, one in enumerate(body.tools or ()) if not _is_offer(one)]
     return request, Names(table, [place for _, place in read], places, parts)
+
+
+def _check_unserved(body: MessageBody) -> None:
+    for name in ("container", "mcp_servers"):
+        if getattr(body, name):
+            raise InvalidRequest(name, getattr(body, name), "none: this server runs no tools")
+    if body.compaction:
+        raise InvalidRequest("compaction", body.compaction, "none: it is not served")
+    if body.thread is not None:
+        raise ThreadNotServed(body.thread)
 
 
 def _messages(item: MessageItem, place: str, names: dict[str, str]) -> Iterable[tuple[Message, str]]:

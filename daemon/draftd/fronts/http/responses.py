@@ -17,6 +17,7 @@ from draftd.fronts.http.errors import Names, ResponseNotFound
 from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope
 from draftd.fronts.http.response_events import CUSTOM_INPUT, ResponseReply, ToolKind
 from draftd.fronts.http.store import ResponseStore, StoredAnswer
+from draftd.fronts.http.structured_outputs import wanted_format
 from draftd.service.messages import Chat, Message, Tool, ToolCall
 from draftd.service.request import Request, ResponseFormat
 
@@ -88,9 +89,7 @@ def parse_request(call: HttpExchange, scope: Scope, store: ResponseStore) -> Par
     """Raises InvalidRequest, which names the body's field."""
     body = parse_body(ResponseBody, call.body)
     model = scope.resolve_model(body.model)
-    for name in ("background", "conversation", "prompt"):
-        if getattr(body, name):
-            raise InvalidRequest(name, getattr(body, name), "none: it is not served")
+    _check_unserved(body)
     talk = _conversation(body, store)
     offered: dict[str, ToolKind] = {}
     choice, allowed = tool_choice(body.tool_choice)
@@ -100,7 +99,7 @@ def parse_request(call: HttpExchange, scope: Scope, store: ResponseStore) -> Par
     head = [] if body.instructions is None else [Message("system", body.instructions)]
     effort = body.reasoning.effort if body.reasoning is not None else None
     wants_logprobs = _LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
-    wanted, called = fields.wanted_format(body, *_format(body))
+    wanted, called = wanted_format(body, *_format(body))
     continues = fields.continues(body.continue_final_message, body.add_generation_prompt)
     request = Request(
         prompt=Chat(
@@ -116,13 +115,8 @@ def parse_request(call: HttpExchange, scope: Scope, store: ResponseStore) -> Par
         response_format=wanted,
         **body.common_fields(call.client),
     )
-    own = {"chat": "input", "chat.messages": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
-    names = Names(
-        body.field_names({**called, **own}),
-        [*("instructions" for _ in head), *talk.places],
-        [offered[one.name].place for one in tools],
-        [(r"^\.tool_calls(\[\d+\])?", "")],  # calls are items of their own
-    )
+    places = [*("instructions" for _ in head), *talk.places]
+    names = _names(body, called, places, [offered[one.name].place for one in tools])
     reply = ResponseReply(
         _describe(body, model),
         scope.service.token_bytes,
@@ -134,6 +128,19 @@ def parse_request(call: HttpExchange, scope: Scope, store: ResponseStore) -> Par
         continues=continues,
     )
     return ParsedBody((request,), reply, bool(body.stream), names)
+
+
+def _check_unserved(body: ResponseBody) -> None:
+    for name in ("background", "conversation", "prompt"):
+        if getattr(body, name):
+            raise InvalidRequest(name, getattr(body, name), "none: it is not served")
+
+
+def _names(body: ResponseBody, called: Mapping[str, str], messages: Sequence[str], tools: Sequence[str]) -> Names:
+    """`called`: the body's names for the format's fields. `messages`, `tools`: the place of each in the body."""
+    own = {"chat": "input", "chat.messages": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+    calls = [(r"^\.tool_calls(\[\d+\])?", "")]  # calls are items of their own
+    return Names(body.field_names({**called, **own}), messages, tools, calls)
 
 
 def list_items(stored: StoredAnswer, query: Mapping[str, str]) -> dict[str, Any]:
