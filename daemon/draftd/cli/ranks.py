@@ -47,7 +47,7 @@ def _state(group: pb.GroupStatus) -> Text:
     how = ", ".join(filter(None, (ranks, sharing + group.backend)))
     shown = Text.assemble((group.state, _STYLES.get(GroupState(group.state), "")), f", {how}" if how else "")
     if group.HasField("restart"):
-        shown.append(f", begins anew in {group.restart.ToTimedelta().total_seconds():.0f} s", WARN)
+        shown.append(f", starts again in {group.restart.ToTimedelta().total_seconds():.0f} s", WARN)
     elif group.starts > 1:
         shown.append(f", start {group.starts}", DIM)
     return shown

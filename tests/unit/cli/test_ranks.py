@@ -42,7 +42,7 @@ def test_each_rank_is_told_with_what_is_wrong_of_it() -> None:
         "lost: 3: 2 stalled, 1 died · rank 1 (mini.local) is stalled: its step takes more than 20 s",
     ]
     away = replace(GROUP, state=GroupState.RESTARTING, ranks=(), records=0, restart_seconds=7.6, losses={})
-    assert said(away) == ["ranks: restarting, tensor over ring, begins anew in 8 s"]
+    assert said(away) == ["ranks: restarting, tensor over ring, starts again in 8 s"]
 
 
 def test_collectives_are_a_share_of_the_time_seen() -> None:

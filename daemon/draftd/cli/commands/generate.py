@@ -25,7 +25,7 @@ from draftd.planning.prices import money
 from draftd.protocol import enum_name, plain
 from draftd.v1 import inference_pb2 as pb
 
-_CHAT = "A chat: /reset begins it anew, Ctrl-C stops an answer, Ctrl-D ends it, ↑ recalls a line."
+_CHAT = "A chat: /reset starts over, Ctrl-C stops an answer, Ctrl-D ends it, ↑ recalls a line."
 
 
 @options.with_options(
@@ -161,7 +161,7 @@ def hold_chat(opening: Ask, answer: Callable[[Ask], Answer]) -> None:
             continue
         if text == "/reset":
             said = begun
-            output.stderr().print("the conversation begins anew", style="dim")
+            output.stderr().print("the conversation starts over", style="dim")
         elif text == "/help":
             output.stderr().print(_CHAT, style="dim", markup=False)
         elif text:

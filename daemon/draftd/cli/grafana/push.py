@@ -188,7 +188,7 @@ class Push:
         }
         before, after = None if there is None else plain_contact_point(there), plain_contact_point(body)
         if before is not None and webhook.renew:
-            before["secret"], after["secret"] = "as it is", "sent anew"
+            before["secret"], after["secret"] = "as it is", "sent again"
         path = f"{_ALERTING}/contact-points"
         make = partial(self._grafana.send, "POST", "create the contact point", path, body)
         if there is not None:
