@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from draftd import __version__
 from draftd.core import DaemonState
-from draftd.engine.handle import EngineState
+from draftd.engine.handle import EngineHandle, EngineState
 from draftd.errors import ConfigError, ModelLoadError, NotServing
 from draftd.fronts.grpc.control import ControlServicer, DaemonParts
 from draftd.fronts.grpc.inference import InferenceServicer
@@ -57,7 +57,7 @@ class Daemon:
         on_drain: Callable[[], object] = lambda: None,
     ) -> None:
         """`on_drain` is called once, on a thread, when draining begins. It may block for a few seconds."""
-        self._parts, self._settings, self._worker = parts, parts.settings, parts.worker
+        self._parts = parts
         self._announce, self._on_drain = announce, on_drain
         self._remote = GrpcAnswers(parts.settings.remote) if parts.settings.remote.enabled else None
         self.service = InferenceService(
@@ -74,6 +74,14 @@ class Daemon:
         self._http: HttpServer | None = None
         self._watch: asyncio.Task[None] | None = None
         self.port = self.http_port = 0
+
+    @property
+    def _settings(self) -> Settings:
+        return self._parts.settings
+
+    @property
+    def _worker(self) -> EngineHandle:
+        return self._parts.worker
 
     def reloading(self, settings: Settings) -> Callable[[], Awaitable[None]]:
         """Reads the certificates of these settings, and returns a function that puts them and the tokens into use for

@@ -91,7 +91,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         self._service, self._manifests, self._stopping = service, manifests, stopping
         self._worker, self._planner, self._flags = parts.worker, parts.planner, parts.flags
         self._journal, self._hardware, self._controller = parts.journal, parts.hardware, parts.controller
-        self._link, self._remote_target = parts.link, parts.settings.remote.target or ""
+        self._parts = parts
         self._verification = verification
         self._exporting = parts.telemetry.sends
         stall = parts.settings.server.write_stall_seconds or None
@@ -109,7 +109,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         loading = self._worker.state is EngineState.LOADING
         learnt = self._worker.learnt()
         worth = None if learnt is None else learnt.worth(DRAFT_MODEL, self._planner.max_draft_tokens)
-        link, verifies = self._link(), self._verification.has_status
+        link, remote_target = self._parts.link(), self._parts.settings.remote.target or ""
         state = pb.DAEMON_STATE_DRAINING if self._service.draining else _STATES[self._worker.state]
         return fill(
             pb.GetStatusResponse,
@@ -139,8 +139,8 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             prompts=map(reply.prompt_progress, engine.prompts),
             draft_warning="" if worth is None else worth.warning,
             fallback=reply.fallback(fallback),
-            remote=None if link is None else reply.remote(self._remote_target, link, engine, fallback.remote),
-            verification=reply.verification(self._verification.status()) if verifies else None,
+            remote=None if link is None else reply.remote(remote_target, link, engine, fallback.remote),
+            verification=reply.verification(self._verification.status()) if self._verification.has_status else None,
             group=None if engine.group is None else reply.group(engine.group),
         )
 
