@@ -128,14 +128,14 @@ class FakeVerifier(verification_pb2_grpc.VerificationServiceServicer):
             texts[message.sequence] = Text(list(message.tokens), prompt + message.max_tokens, prompt)
             yield SequenceOpened(message.sequence, 0)
         elif isinstance(message, CloseSequence):
-            self.closed[message.sequence] = message.known
+            self.closed[message.sequence] = message.length
             texts.pop(message.sequence, None)
             yield SequenceClosed(message.sequence)
         elif isinstance(message, Proposal) and not self.silent and (text := texts.get(message.sequence)) is not None:
             full = text.tokens + text.guess
-            if message.known > len(full) or full[message.known - 1] != message.last:
+            if message.length > len(full) or full[message.length - 1] != message.last:
                 return
-            ahead = full[: message.known] + list(message.proposed)
+            ahead = full[: message.length] + list(message.proposed)
             if len(ahead) >= len(text.tokens) and ahead[: len(text.tokens)] == text.tokens:
                 text.guess = ahead[len(text.tokens) :]
             text.run = message.run

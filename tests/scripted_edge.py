@@ -57,14 +57,14 @@ class Edge:
         if not isinstance(verdict, Verdict):
             return
         assert self.finished is None
-        assert verdict.known == self._prompt + sum(len(one.tokens) for one in self.verdicts)
+        assert verdict.length == self._prompt + sum(len(one.tokens) for one in self.verdicts)
         self.verdicts.append(verdict)
         self._under_way.append(verdict)
 
     def receive(self, most: int = 1 << 30) -> None:
         while self._under_way and most:
             verdict, most = self._under_way.popleft(), most - 1
-            assert verdict.known == len(self.text)
+            assert verdict.length == len(self.text)
             self.guess = left_of(self.guess, verdict.tokens)
             self.text += verdict.tokens
             if not verdict.drafted:

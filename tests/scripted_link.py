@@ -192,13 +192,13 @@ class ScriptedLink:
         if held is None:
             return
         if isinstance(message, CloseSequence):
-            self.counts.discarded += held.length - message.known
+            self.counts.discarded += held.length - message.length
             held.over = True
             del self._held[message.sequence]
             self._say(SequenceClosed(message.sequence), at)
             return
         self.counts.steps += 1
-        full, known, proposed = [*held.text, *held.guess], message.known, list(message.proposed)
+        full, known, proposed = [*held.text, *held.guess], message.length, list(message.proposed)
         overlap = held.text[known:]
         agrees = proposed[: len(overlap)] == overlap[: len(proposed)]
         if known > len(full) or full[known - 1] != message.last or not agrees:

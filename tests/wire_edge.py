@@ -231,7 +231,7 @@ async def _decode(
             await edge.send(CloseSequence(sequence, len(text)))
             return True
         elif isinstance(told, Verdict):
-            assert told.known == len(text), "verdicts follow one another"
+            assert told.length == len(text), "verdicts follow one another"
             made.applied += len(told.tokens)
             made.drafted += told.drafted
             made.accepted += told.accepted

@@ -325,7 +325,7 @@ def test_tokens_unheard_by_a_lost_edge_are_discarded(served: Served) -> None:
         assert isinstance(await heard(edge, 7), SequenceOpened)
         first = await heard(edge, 7)
         assert isinstance(first, Verdict)
-        assert first.known == len(text)
+        assert first.length == len(text)
         text += first.tokens
         await edge.send(CloseSequence(7, len(text)))
         while not isinstance(await heard(edge, 7), SequenceClosed):

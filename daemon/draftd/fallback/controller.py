@@ -372,7 +372,7 @@ class Controller:
         if abs(ahead) < _SET_SECONDS:
             ahead = 0.0
         ladder = self._ladder.state.shift_clock(ahead)
-        leases = [replace(lease, until=lease.until + ahead) for lease in self._leases.held.values()]
+        leases = [replace(lease, until=lease.until + ahead) for lease in self._leases.active.values()]
         return FallbackState(
             ladder=self._levels,
             position=self._ladder.position,

@@ -67,7 +67,9 @@ class Lease:
 class Leases:
     """Leases by alert fingerprint, and the start times of alerts that have ended. At most 256 of each."""
 
-    held: Mapping[str, Lease] = field(default_factory=dict)
+    active: Annotated[Mapping[str, Lease], Field(validation_alias="held", serialization_alias="held")] = field(
+        default_factory=dict
+    )
     ended: Mapping[str, Moment] = field(default_factory=dict)
 
     def apply(
@@ -78,7 +80,7 @@ class Leases:
         An alert that the source lists now (`polled`) is current even if it was gone for a while: a silence was lifted,
         or Alertmanager restarted. It still has its original start."""
         state = self.expire(now)
-        lease, ended = state.held.get(notice.fingerprint), state.ended.get(notice.fingerprint)
+        lease, ended = state.active.get(notice.fingerprint), state.ended.get(notice.fingerprint)
         if lease is not None and notice.starts_at < lease.notice.starts_at:
             return state, Applied.STALE
         if not notice.firing:
@@ -89,13 +91,13 @@ class Leases:
             if not polled:
                 return state, Applied.STALE
             state = replace(state, ended={name: at for name, at in state.ended.items() if name != notice.fingerprint})
-        if lease is None and len(state.held) >= _MOST:
+        if lease is None and len(state.active) >= _MOST:
             return state, Applied.FULL
         renewed = Lease(notice, now + lease_seconds, polled or (lease is not None and lease.polled))
         if renewed == lease:
             return state, Applied.DUPLICATE
         again = lease is not None and lease.notice == notice
-        state = replace(state, held={**state.held, notice.fingerprint: renewed})
+        state = replace(state, active={**state.active, notice.fingerprint: renewed})
         return state, Applied.RENEWED if again else Applied.ACCEPTED
 
     def reconcile(self, firing: Sequence[Notice], now: float, lease_seconds: float) -> Leases:
@@ -105,29 +107,29 @@ class Leases:
         for notice in firing:
             state, _ = state.apply(replace(notice, firing=True), now, lease_seconds, polled=True)
         listed = {notice.fingerprint for notice in firing}
-        unlisted = {name: lease for name, lease in state.held.items() if lease.polled and name not in listed}
+        unlisted = {name: lease for name, lease in state.active.items() if lease.polled and name not in listed}
         for name, lease in unlisted.items():
             state = state._end(name, lease.notice.starts_at)
         return state
 
     def expire(self, now: float) -> Leases:
         """Returns the state without expired leases."""
-        if all(lease.until > now for lease in self.held.values()):
+        if all(lease.until > now for lease in self.active.values()):
             return self
-        return replace(self, held={name: lease for name, lease in self.held.items() if lease.until > now})
+        return replace(self, active={name: lease for name, lease in self.active.items() if lease.until > now})
 
     def signals(self) -> tuple[Signal, ...]:
         """Returns the alerts' signals for the ladder, the lowest level first."""
-        own = [lease for lease in self.held.values() if lease.notice.remote is None]
+        own = [lease for lease in self.active.values() if lease.notice.remote is None]
         ordered = sorted(own, key=lambda lease: (lease.notice.level, not lease.notice.hard))
         return tuple(lease.signal for lease in ordered)
 
     def remote_signals(self) -> tuple[Signal, ...]:
         """Returns the alerts' signals for the remote."""
-        return tuple(lease.signal for lease in self.held.values() if lease.notice.remote is not None)
+        return tuple(lease.signal for lease in self.active.values() if lease.notice.remote is not None)
 
     def _end(self, fingerprint: str, starts_at: float) -> Leases:
-        remaining = {name: lease for name, lease in self.held.items() if name != fingerprint}
+        remaining = {name: lease for name, lease in self.active.items() if name != fingerprint}
         ended = {name: began for name, began in self.ended.items() if name != fingerprint}
         ended[fingerprint] = max(starts_at, self.ended.get(fingerprint, starts_at))
         while len(ended) > _MOST:

@@ -70,8 +70,8 @@ class SavedLevels(_Level):
         if ahead >= 0:
             return self
         ladder, remote = self.ladder.shift_clock(ahead), self.remote and self.remote.shift_clock(ahead)
-        extended = {name: replace(lease, until=lease.until + ahead) for name, lease in self.leases.held.items()}
-        leases = replace(self.leases, held=extended)
+        extended = {name: replace(lease, until=lease.until + ahead) for name, lease in self.leases.active.items()}
+        leases = replace(self.leases, active=extended)
         return self.model_copy(update={"at": now, "ladder": ladder, "remote": remote, "leases": leases})
 
 

@@ -27,7 +27,7 @@ _PERIOD_SECONDS = 60.0
 class Document(BaseModel):
     """A JSON document, or part of one. Unknown fields are ignored."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, serialize_by_alias=True)
 
 
 def first_fault(error: Exception, prefix: str = "") -> Exception:

@@ -205,11 +205,11 @@ class VerificationService:
         peer = connection.peer
         sequence, closed_sequence = peer.open.get(message.sequence), peer.ended.get(message.sequence)
         if sequence is not None:
-            sequence.text.apply(message.known)
+            sequence.text.apply(message.length)
             self._end(sequence, SequenceClosed(message.sequence))
             return
         if closed_sequence is not None:
-            peer.counts.discarded += closed_sequence.settle(message.known)
+            peer.counts.discarded += closed_sequence.settle(message.length)
         connection.put(SequenceClosed(message.sequence))  # so that the edge need not repeat it on another connection
 
     async def _open(self, connection: PeerConnection, message: OpenSequence) -> None:
@@ -287,7 +287,7 @@ class VerificationService:
             if not sequence.text.grown:  # the first verdict
                 peer.pace.earn(_OPEN_COST)
             count_verdict(sequence, item)
-            sequence.text.decided = item.known + len(item.tokens)
+            sequence.text.decided = item.length + len(item.tokens)
         self._tell(sequence, item)
 
     def _finish(self, sequence: VerifiedSequence, outcome: Outcome) -> None:

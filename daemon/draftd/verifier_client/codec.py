@@ -30,9 +30,11 @@ _MOST_TRACE = 64  # characters; W3C's has 55
 
 def to_verifier(message: ToVerifier) -> pb.VerifyRequest:
     if isinstance(message, Proposal):
-        return pb.VerifyRequest(step=pb.ProposeStep(**_fields(message, "sequence", "known", "last", "proposed", "run")))
+        return pb.VerifyRequest(
+            step=pb.ProposeStep(known=message.length, **_fields(message, "sequence", "last", "proposed", "run"))
+        )
     if isinstance(message, CloseSequence):
-        return pb.VerifyRequest(close=pb.CloseSequence(sequence=message.sequence, known=message.known))
+        return pb.VerifyRequest(close=pb.CloseSequence(sequence=message.sequence, known=message.length))
     options = message.options
     opened = pb.OpenSequence(
         **_fields(message, "sequence", "tokens", "max_tokens", "skip_prefix_cache"),
@@ -91,7 +93,8 @@ def to_edge(message: FromVerifier) -> pb.VerifyResponse:
             closed=pb.SequenceClosed(sequence=message.sequence, error=message.error, retry_after_seconds=retry)
         )
     verdict = pb.StepVerdict(
-        **_fields(message, "sequence", "known", "tokens", "accepted", "drafted", "own_drafted"),
+        known=message.length,
+        **_fields(message, "sequence", "tokens", "accepted", "drafted", "own_drafted"),
         queue_micros=_micros(message.queue_seconds),
         verify_micros=_micros(message.verify_seconds),
         share_micros=_micros(message.share_seconds),

@@ -102,11 +102,11 @@ def test_verdict_tells_what_the_step_took(llama):
     rig.scheduler.step()
     edge.receive()
     (first,) = edge.verdicts
-    assert (first.known, first.tokens, first.drafted, first.load) == (4, (text[0],), 0, 0.25)
+    assert (first.length, first.tokens, first.drafted, first.load) == (4, (text[0],), 0, 0.25)
     edge.send([*text[1:4], (text[4] + 1) % 32, *text[5:9]])
     rig.scheduler.step()
     verdict = edge.verdicts[-1]
-    assert (verdict.known, verdict.tokens, verdict.accepted, verdict.drafted) == (5, tuple(text[1:5]), 3, 4)
+    assert (verdict.length, verdict.tokens, verdict.accepted, verdict.drafted) == (5, tuple(text[1:5]), 3, 4)
     assert [one.logprob for one in verdict.logprobs] == [one.logprob for one in sink.logprobs[1:]]
     assert 0 < verdict.share_seconds == pytest.approx(verdict.verify_seconds)
     assert verdict.queue_seconds > 0

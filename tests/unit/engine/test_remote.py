@@ -253,7 +253,7 @@ def test_remote_only_request_ends_with_a_retry_delay(edge, answer):
 
 
 LIES = {
-    "goes on from token": lambda told: replace(told, known=told.known + 1),
+    "goes on from token": lambda told: replace(told, length=told.length + 1),
     "of a vocabulary": lambda told: replace(told, tokens=(*told.tokens[:-1], 256)),
     "was not proposed": lambda told: replace(told, tokens=(*told.tokens, 1), accepted=told.accepted + 1, drafted=8),
     "accepted of": lambda told: replace(told, tokens=told.tokens * 2),
@@ -265,7 +265,7 @@ def test_a_verdict_that_cannot_be_true_is_not_believed(edge, answer, lie):
     one = edge(round_trip=0.02)
 
     def tamper(told: Verdict) -> Verdict:
-        return LIES[lie](told) if told.known > 20 else told
+        return LIES[lie](told) if told.length > 20 else told
 
     one.link.tamper = tamper
     (sink,) = one.run(asked(speculative(4)))

@@ -61,8 +61,8 @@ def test_a_clock_that_went_back_counts_as_no_time_having_passed() -> None:
     resumed = state(hold=Hold(0, NOW + 60)).resume_at(NOW - 10_000)
     assert resumed.at == NOW - 10_000
     assert resumed.ladder == LadderState(2, NOW - 10_100, FIRES, 3, NOW - 10_200, Hold(0, NOW - 9_940), NOW - 10_300)
-    assert resumed.leases.held["a1"].until == NOW - 9_100
-    assert resumed.leases.held["a1"].notice.starts_at == NOW - 50, "the sender's clock is another one"
+    assert resumed.leases.active["a1"].until == NOW - 9_100
+    assert resumed.leases.active["a1"].notice.starts_at == NOW - 50, "the sender's clock is another one"
 
 
 def test_restarts_after_a_clock_that_went_back_do_not_make_a_hold_eternal(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ LEARNT = LearntCosts(
         (DRAFT, False, False, WorkloadClass.PROSE): stood(0.02),
         (LOOKUP, True, True, WorkloadClass.UNSPECIFIED): stood(0.6),
     },
-    known={(DRAFT, 1): CostSource.LEARNT, (DRAFT, 4): CostSource.MEASURED},
+    sources={(DRAFT, 1): CostSource.LEARNT, (DRAFT, 4): CostSource.MEASURED},
 )
 
 

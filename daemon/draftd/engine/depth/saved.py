@@ -143,7 +143,7 @@ class DepthYield(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LearntCosts:
-    """The learnt prices and acceptance. `prices` and `acceptance` outlive the process; `offsets`, `speed` and `known`
+    """The learnt prices and acceptance. `prices` and `acceptance` outlive the process; `offsets`, `speed` and `sources`
     are its present state: `StepCosts.offsets`, `StepCosts.speed`, and the origin of each price. `measured`: whether
     this process measured plain steps."""
 
@@ -152,7 +152,7 @@ class LearntCosts:
     remote: RemoteLearnt | None = None
     offsets: Offsets = field(default_factory=dict)
     speed: float = 0.0
-    known: Mapping[tuple[DrafterName, int], CostSource] = field(default_factory=dict)
+    sources: Mapping[tuple[DrafterName, int], CostSource] = field(default_factory=dict)
     measured: bool = False
 
     def costs(self) -> StepCosts:
@@ -195,7 +195,7 @@ class LearntCosts:
                 plain = costs.plain(Batch(batch, context))
                 curve = [seconds / plain for seconds in costs.by_depth(drafter, Batch(batch, context), most)]
                 ratios[drafter, batch] = curve
-                source = self.known.get((drafter, batch), CostSource.GUESSED)
+                source = self.sources.get((drafter, batch), CostSource.GUESSED)
                 table.append(DepthCost(drafter, batch, plain if costs.measured else None, curve[1:], source))
         acceptance = self.rates(max(1, most), share=1.0)
         for key in sorted(self.acceptance, key=str):

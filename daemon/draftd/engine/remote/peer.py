@@ -145,7 +145,7 @@ class PeerSequence:
         if step == self._last:
             return not self._ended
         before = len(self._guess)
-        dropped = None if self._ended else self._guess.propose(step.known, step.last, step.proposed)
+        dropped = None if self._ended else self._guess.propose(step.length, step.last, step.proposed)
         if dropped is None:
             return False
         self._last, self.granted = step, step.run

@@ -166,10 +166,10 @@ class RemoteDecoder:
     def _send_open(self, text: RemoteSequence) -> None:
         """Opens the sequence over the present connection, with its whole text."""
         sequence, request = text.sequence, text.sequence.request
-        text.reopen(self._session.prefill_deadline(text.known, self._clock()))
+        text.reopen(self._session.prefill_deadline(text.length, self._clock()))
         options = SequenceOptions(
             prompt=len(request.prompt),
-            length=text.known,
+            length=text.length,
             sampling=sequence.sampling,
             ends=tuple(sorted(self._delivery.end_tokens(request))),
             min_tokens=request.min_tokens,
@@ -241,7 +241,7 @@ class RemoteDecoder:
         if text is None or text.sequence.ended:
             self._late(verdict)
             ended = text or self._session.closes.get(verdict.sequence)
-            if ended is not None and verdict.known >= ended.end:
+            if ended is not None and verdict.length >= ended.end:
                 self._link.broken(f"sequence {verdict.sequence}: a verdict follows the last token of its answer")
             elif ended is not None:
                 ended.finished = ended.finished or verdict.finished is not None
@@ -368,7 +368,7 @@ class RemoteDecoder:
         end, finished = text.end, text.finished
         text.leave()
         if self._texts.pop(text.number, None) is not None:
-            self._session.close(UnconfirmedClose(CloseSequence(text.number, text.known), end, finished))
+            self._session.close(UnconfirmedClose(CloseSequence(text.number, text.length), end, finished))
         self._drafts.leave(text.sequence)
 
     def _sum(self, counts: RemoteCounts) -> None:

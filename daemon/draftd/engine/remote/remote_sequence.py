@@ -80,7 +80,7 @@ class RemoteSequence:
         self.guess = self.sequence.guess = Guess(self.sequence.tokens)
 
     @property
-    def known(self) -> int:
+    def length(self) -> int:
         """Tokens of the text."""
         return self.guess.decided
 
@@ -127,19 +127,19 @@ class RemoteSequence:
         assert not self.guess, "a step without a proposal would end the guess"
         self._granted = self._undrafted + run
         self.counts.steps += 1
-        return Proposal(self.number, self.known, self.sequence.tokens[-1], (), run)
+        return Proposal(self.number, self.length, self.sequence.tokens[-1], (), run)
 
     def keep_trial(self, kind: DrafterName, tokens: Sequence[int]) -> None:
         """Keeps a draft unsent, to measure its acceptance."""
-        self.trial = _Draft(kind, self.known, list(tokens))
+        self.trial = _Draft(kind, self.length, list(tokens))
 
     # receiving
 
     def implausible(self, verdict: Verdict, vocabulary: int) -> str:
         """Returns why a verdict cannot be true; empty if it can."""
         tokens, accepted, drafted, own = verdict.tokens, verdict.accepted, verdict.drafted, verdict.own_drafted
-        if verdict.known != self.known:
-            return f"a verdict goes on from token {verdict.known} of a text of {self.known}"
+        if verdict.length != self.length:
+            return f"a verdict goes on from token {verdict.length} of a text of {self.length}"
         if drafted:
             possible = 0 <= accepted <= drafted and len(tokens) == accepted + 1 and not own
         else:
@@ -149,10 +149,10 @@ class RemoteSequence:
         bad = next((token for token in tokens if not 0 <= token < vocabulary), None)
         if bad is not None:
             return f"a verdict has token {bad} of a vocabulary of {vocabulary}"
-        for place, token in enumerate(tokens[:accepted], verdict.known):
+        for place, token in enumerate(tokens[:accepted], verdict.length):
             if token not in self._proposed.get(place, ()):
                 return f"a verdict has accepted token {token}, which was not proposed"
-        if drafted and verdict.known + drafted > max(self._proposed, default=-1) + 1:
+        if drafted and verdict.length + drafted > max(self._proposed, default=-1) + 1:
             return f"a verdict has drafted {drafted} tokens, more than were proposed"
         if self.sequence.request.logprobs is not None and len(verdict.logprobs) != len(tokens):
             return f"a verdict of {len(tokens)} tokens has {len(verdict.logprobs)} log-probabilities"
@@ -174,7 +174,7 @@ class RemoteSequence:
         judged = list(self._draft_outcomes())
         if wrong:
             counts.wasted += max(0, guessed - verdict.drafted)
-        for place in range(verdict.known, verdict.known + len(tokens)):
+        for place in range(verdict.length, verdict.length + len(tokens)):
             self._proposed.pop(place, None)
         counts.verdicts += 1
         counts.hidden += bool(self.guess)

@@ -50,12 +50,12 @@ class SequenceOpened:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Proposes tokens after the first `known` tokens of the text, the last of which is `last`. `run`: the grant, tokens
-    that may be decoded from there without a proposal; it replaces the grant before. Without tokens and `run` it
+    """Proposes tokens after the first `length` tokens of the text, the last of which is `last`. `run`: the grant,
+    tokens that may be decoded from there without a proposal; it replaces the grant before. Without tokens and `run` it
     withdraws the grant."""
 
     sequence: int
-    known: int
+    length: int
     last: int
     proposed: tuple[int, ...] = ()
     run: int = 0
@@ -63,14 +63,14 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One step of the target, which extends the text from `known` tokens by `tokens`: `accepted` proposed ones and one
+    """One step of the target, which extends the text from `length` tokens by `tokens`: `accepted` proposed ones and one
     more, unless the text ends. `drafted`: guessed tokens in the step; 0: a token of a grant, for which the verifier
     drafted `own_drafted`. `finished`: the text ends within `tokens`. `load`: open sequences over those decoded
     together. Seconds, as in `RemoteCounts`: `queue` of its oldest proposal, `verify` of the forward, `share` charged to
     this sequence."""
 
     sequence: int
-    known: int
+    length: int
     tokens: tuple[int, ...]
     accepted: int
     drafted: int
@@ -85,10 +85,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class CloseSequence:
-    """The edge ends the sequence. It has used the first `known` tokens of the text and discarded the rest."""
+    """The edge ends the sequence. It has used the first `length` tokens of the text and discarded the rest."""
 
     sequence: int
-    known: int
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
