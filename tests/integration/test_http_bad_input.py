@@ -115,7 +115,7 @@ def test_a_client_that_does_not_read_loses_its_connection(tmp_path: Path, stream
         body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1500, "stream": stream}
         deaf.sendall(request(json.dumps(body).encode()))
         assert served.daemon._http is not None
-        connections = served.daemon._http._connections
+        connections = served.daemon._http._listeners.connections
         until(lambda: len(served.telemetry.heard) == 1 and len(connections) == 0, 30)
         until(lambda: served.worker.status().active == 0 and served.telemetry.heard[0].outcomes)
         reason = FinishReason.CANCELLED if stream else FinishReason.LENGTH
@@ -142,4 +142,4 @@ def test_clients_that_hang_up_at_any_point_leave_nothing(served: Served, bystand
     until(lambda: served.daemon.service.open_requests <= 1, 20)
     assert served.daemon._http is not None
     http = served.daemon._http
-    until(lambda: len(http._connections) == 0, 20)
+    until(lambda: len(http._listeners.connections) == 0, 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +28,56 @@ from draftd.v1 import inference_pb2 as pb
 _CHAT = "A chat: /reset starts over, Ctrl-C stops an answer, Ctrl-D ends it, ↑ recalls a line."
 
 
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How the next token is drawn, and where the answer ends."""
+
+    max_tokens: options.MaxTokens = None
+    temperature: options.Temperature = 0.0
+    top_p: Annotated[float, options.sampling("--top-p", help="1 is off.")] = 1.0
+    top_k: Annotated[int, options.sampling("--top-k", max=2**31 - 1, help="0 is off.")] = 0
+    min_p: Annotated[float, options.sampling("--min-p", help="0 is off.")] = 0.0
+    seed: options.Seed = None
+    stop: Annotated[
+        list[str] | None, options.sampling("--stop", help="Text that ends the answer; may be repeated.")
+    ] = None
+
+    def ask_arguments(self) -> dict[str, Any]:
+        """Returns the fields of `Ask` that these options set."""
+        params = SamplingParams(self.temperature, self.top_p, self.top_k, self.min_p, self.seed)
+        return {"max_tokens": self.max_tokens, "sampling": params, "stop": tuple(self.stop or ())}
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """Inputs of the planner: the mode, the kind of text and the caller."""
+
+    mode: Annotated[
+        ModePreference,
+        options.decoding(
+            "--mode", "-m", metavar="MODE", help="auto (the daemon decides), speculative or autoregressive."
+        ),
+    ] = ModePreference.AUTO
+    workload: options.Workload = WorkloadClass.UNSPECIFIED
+    caller: options.Caller = ""
+
+
+@dataclass(frozen=True)
+class FormatOptions:
+    """The required format of the answer; at most one."""
+
+    schema: Annotated[
+        str | None,
+        options.sampling(
+            "--schema", metavar="FILE", help="The answer is JSON that this JSON schema allows; - is stdin."
+        ),
+    ] = None
+    regex: Annotated[str | None, options.sampling("--regex", help="The answer matches this as a whole.")] = None
+    choice: Annotated[
+        list[str] | None, options.sampling("--choice", help="The answer is one of these texts; may be repeated.")
+    ] = None
+
+
 @options.with_options(
     'draftd generate "What is the capital of France?"',
     "draftd generate",
@@ -40,6 +90,9 @@ def command(
     daemon: options.DaemonOptions,
     drafting: options.DraftOptions,
     routing: options.RouteOptions,
+    planning: PlanOptions,
+    drawing: SamplingOptions,
+    formatting: FormatOptions,
     prompt: Annotated[
         list[str] | None, typer.Argument(help="The prompt; else stdin is read, or a chat begins.")
     ] = None,
@@ -49,38 +102,11 @@ def command(
         bool,
         typer.Option("--highlight", help="Mark what was drafted and accepted, and what a remote model chose."),
     ] = False,
-    max_tokens: options.MaxTokens = None,
-    temperature: options.Temperature = 0.0,
-    top_p: Annotated[float, options.sampling("--top-p", help="1 is off.")] = 1.0,
-    top_k: Annotated[int, options.sampling("--top-k", max=2**31 - 1, help="0 is off.")] = 0,
-    min_p: Annotated[float, options.sampling("--min-p", help="0 is off.")] = 0.0,
-    seed: options.Seed = None,
-    stop: Annotated[
-        list[str] | None, options.sampling("--stop", help="Text that ends the answer; may be repeated.")
-    ] = None,
-    schema: Annotated[
-        str | None,
-        options.sampling(
-            "--schema", metavar="FILE", help="The answer is JSON that this JSON schema allows; - is stdin."
-        ),
-    ] = None,
-    regex: Annotated[str | None, options.sampling("--regex", help="The answer matches this as a whole.")] = None,
-    choice: Annotated[
-        list[str] | None, options.sampling("--choice", help="The answer is one of these texts; may be repeated.")
-    ] = None,
-    mode: Annotated[
-        ModePreference,
-        options.decoding(
-            "--mode", "-m", metavar="MODE", help="auto (the daemon decides), speculative or autoregressive."
-        ),
-    ] = ModePreference.AUTO,
-    workload: options.Workload = WorkloadClass.UNSPECIFIED,
-    caller: options.Caller = "",
     wait: options.Wait = 300.0,
     json: options.Json = False,
 ) -> None:
     """Stream one answer; on a terminal, without a prompt, hold a chat. A line of figures goes to stderr."""
-    wanted = _format(schema, regex, choice, bool(prompt))
+    wanted = _format(formatting.schema, formatting.regex, formatting.choice, bool(prompt))
     talks = not prompt and not json and all(one.isatty() for one in (sys.stdin, sys.stdout))
     text = "" if talks else " ".join(prompt or []) or _stdin()
     with daemon.connect() as client:
@@ -93,30 +119,38 @@ def command(
         question = Ask(
             messages=(*([("system", system)] if system else []), ("user", text)) if chat else None,
             prompt=None if chat else text,
-            max_tokens=max_tokens,
-            sampling=SamplingParams(temperature, top_p, top_k, min_p, seed),
-            stop=tuple(stop or ()),
-            mode=mode,
-            workload=workload,
-            caller=caller,
+            **asdict(planning),
+            **drawing.ask_arguments(),
             **asdict(drafting),
             **routing.ask_arguments(),
         )
         if json:
             output.print_json(document(gather(client.generate_raw(question.message(response_format=wanted)))))
-            return
-
-        def answer(ask: Ask) -> Answer:
-            begun = len(ask.messages or ()) > len(question.messages or ())
-            advised = begun or DRAFT_MODEL in model.drafters  # once in a chat
-            return _stream_answer(client, ask, wanted, highlight, draft_model=advised)
-
-        if not talks:
-            answer(question)
-        elif question.messages is None:
-            raise PromptError("PROMPT", "", "words after the command, or text on stdin: there is no chat template")
         else:
-            hold_chat(replace(question, messages=question.messages[:-1]), answer)
+            _print_answers(client, question, wanted, highlight, talks=talks, has_draft=DRAFT_MODEL in model.drafters)
+
+
+def _print_answers(
+    client: DraftdClient,
+    question: Ask,
+    wanted: pb.ResponseFormat | None,
+    highlight: bool,
+    *,
+    talks: bool,
+    has_draft: bool,
+) -> None:
+    """Prints the answer, or holds a chat if `talks`."""
+
+    def answer(ask: Ask) -> Answer:
+        begun = len(ask.messages or ()) > len(question.messages or ())
+        return _stream_answer(client, ask, wanted, highlight, draft_model=begun or has_draft)  # advised once in a chat
+
+    if not talks:
+        answer(question)
+    elif question.messages is None:
+        raise PromptError("PROMPT", "", "words after the command, or text on stdin: there is no chat template")
+    else:
+        hold_chat(replace(question, messages=question.messages[:-1]), answer)
 
 
 def _stream_answer(

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
 
 from draftd.errors import ConfigError
+from draftd.hardware.descriptors import most_connections
 from draftd.http_listener import BoundedConnection
 from draftd.listening import free_port, listening_sockets
 from draftd.settings import ServerSettings
@@ -131,3 +132,53 @@ def tls(settings: ServerSettings) -> ssl.SSLContext | None:
     certificates = load_certificates(tuple(server_certificates(settings)))
     own = certificates.get("server.tls_cert")
     return None if own is None else server_context(own, certificates.get("server.tls_client_ca"))
+
+
+class HttpListeners:
+    """The server's listening sockets, and the connections that they accept. Create and use it on the service's event
+    loop."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        request_seconds: float,
+    ) -> None:
+        """`request_seconds`: for the headers of a connection's first request. Raises ConfigError."""
+        self._tls = tls(settings)
+        self._sockets = listening(settings)
+        self._handlers = web.Server(handle, handler_cancellation=True)
+        self._servers: list[asyncio.Server] = []
+        self.connections = HttpConnections(min(settings.http_connections, most_connections()), request_seconds)
+
+    @property
+    def port(self) -> int:
+        return int(self._sockets[0].getsockname()[1])
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        for sock in self._sockets:
+            server = await loop.create_server(
+                lambda: HttpConnection(self.connections, self._handlers), sock=sock.dup(), ssl=self._tls
+            )
+            self._servers.append(server)
+
+    async def reload(self, context: ssl.SSLContext | None) -> None:
+        """Uses this TLS context for new connections."""
+        self._tls = context
+        before, self._servers = self._servers, []
+        if before:
+            await self.start()  # on the same sockets: connections that wait to be accepted are not lost
+        for server in before:
+            server.close()  # its connections stay open
+
+    async def stop(self, grace: float) -> None:
+        """Closes the sockets, and cancels the requests that last longer than `grace` seconds."""
+        for sock in self._sockets:
+            sock.close()
+        if not self._servers:
+            return
+        for server in self._servers:
+            server.close()
+        self._handlers.pre_shutdown()  # closes idle connections
+        await self._handlers.shutdown(grace)

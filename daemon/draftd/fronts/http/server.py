@@ -18,12 +18,11 @@ from aiohttp import web
 from draftd.errors import DraftdError, Forbidden, NotFound, NotOffered, NotServing, Unauthenticated
 from draftd.fronts.http import chat, completions, messages, models, responses
 from draftd.fronts.http.body import BODY_SECONDS, read_body
-from draftd.fronts.http.connections import REQUEST_SECONDS, HttpConnection, HttpConnections, listening, tls
+from draftd.fronts.http.connections import REQUEST_SECONDS, HttpConnection, HttpListeners
 from draftd.fronts.http.errors import WrongMethod, anthropic_error, internal, openai_error
 from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope, StreamFailed, answer, json_response
 from draftd.fronts.http.store import ResponseStore, StoredAnswer
 from draftd.fronts.http.stream import KEEP_ALIVE_SECONDS
-from draftd.hardware.descriptors import most_connections
 from draftd.listening import is_any, is_bearer
 from draftd.rate_limited_log import RateLimitedLog
 from draftd.service.inference import InferenceService
@@ -68,9 +67,7 @@ class HttpServer:
         self._settings, self._service, self._telemetry = settings, service, telemetry
         self._tokens = secrets_of(settings.token)
         self._since = time.time()
-        self._tls = tls(settings)
-        self._sockets = listening(settings)
-        self.port = int(self._sockets[0].getsockname()[1])
+        self._listeners = HttpListeners(settings, self._handle, request_seconds)
         self._store = ResponseStore(settings.http_stored_bytes)
         self._scope = Scope(service, self._resolve_model)
         respond = partial(responses.parse_request, store=self._store)
@@ -91,31 +88,23 @@ class HttpServer:
             f"{_ANTHROPIC}/count_tokens": {"POST": partial(self._count, messages.parse_request, {})},
             "/v1/embeddings": {"POST": partial(self._not_offered, "embeddings")},
         }
-        self._handlers = web.Server(self._handle, handler_cancellation=True)
-        self._connections = HttpConnections(min(settings.http_connections, most_connections()), request_seconds)
         self._keep_alive, self._body_seconds = keep_alive_seconds, body_seconds
-        self._listeners: list[asyncio.Server] = []
         self._ready = False
         self._refused: set[str] = set()  # origins
         self._log = RateLimitedLog(log)
 
+    @property
+    def port(self) -> int:
+        return self._listeners.port
+
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        for sock in self._sockets:
-            listener = await loop.create_server(
-                lambda: HttpConnection(self._connections, self._handlers), sock=sock.dup(), ssl=self._tls
-            )
-            self._listeners.append(listener)
+        await self._listeners.start()
 
     async def reload(self, settings: ServerSettings, tls: ssl.SSLContext | None) -> None:
         """Requires these tokens in new requests, and uses this TLS context for new connections. The context must not
         change while in use. A new one does not resume sessions of clients that it may not trust."""
-        self._tokens, self._tls = secrets_of(settings.token), tls
-        before, self._listeners = self._listeners, []
-        if before:
-            await self.start()  # on the same sockets: connections that wait to be accepted are not lost
-        for listener in before:
-            listener.close()  # its connections stay open
+        self._tokens = secrets_of(settings.token)
+        await self._listeners.reload(tls)
 
     def serving(self, serving: bool = True) -> None:
         """Sets health to 200 or 503. It is 503 in any case while the service drains."""
@@ -123,20 +112,13 @@ class HttpServer:
 
     async def stop(self, grace: float) -> None:
         """Closes the listeners, and cancels the requests that last longer than `grace` seconds."""
-        for sock in self._sockets:
-            sock.close()
-        if not self._listeners:
-            return
-        for listener in self._listeners:
-            listener.close()
-        self._handlers.pre_shutdown()  # closes idle connections
-        await self._handlers.shutdown(max(grace, _LEAST_GRACE))
+        await self._listeners.stop(max(grace, _LEAST_GRACE))
 
     # The steps of every request.
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request.protocol, HttpConnection)
-        self._connections.mark_used(request.protocol)
+        self._listeners.connections.mark_used(request.protocol)
         route = self._route(request.path)
         known_route = route if route in self._routes else None
         followed = self._telemetry.begin(request.method, known_route, request.headers, request.scheme)
