@@ -171,7 +171,7 @@ class Seams:
 
         AlertConnections.serve = serving  # type: ignore[method-assign]
         EngineWorker.submit_choices = self._ledger.counted(EngineWorker.submit_choices)  # type: ignore[method-assign]
-        sample, shipped = HardwareProbe.sample, FrozenPrompts.shipped
+        sample, shipped = HardwareProbe.sample, FrozenPrompts.of_package
 
         def sampled(probe: HardwareProbe) -> HardwareSample:
             found = sample(probe)
@@ -183,7 +183,7 @@ class Seams:
 
         threads._WELL_SECONDS = _WELL_SECONDS
         HardwareProbe.sample = sampled  # type: ignore[method-assign]
-        FrozenPrompts.shipped = some  # type: ignore[method-assign]
+        FrozenPrompts.of_package = some  # type: ignore[method-assign]
         for name in ("open", "replace", "truncate", "unlink", "link"):
             _before(os, name, self._check_disk if name == "open" else self._check_write)
 

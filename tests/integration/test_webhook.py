@@ -96,7 +96,7 @@ class Polled:
 
     @property
     def held(self) -> set[str]:
-        return {lease.notice.name for lease in self.leases.held.values()}
+        return {lease.notice.name for lease in self.leases.active.values()}
 
 
 def silence(manager: Alertmanager, name: str) -> str:
