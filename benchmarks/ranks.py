@@ -144,7 +144,7 @@ def _free_port() -> int:
 
 
 def _rank(name: str) -> dict[str, Any]:
-    """What one process measures."""
+    """Measures steps, their parts and collectives in the rank of this number, and returns the seconds of each."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(name) % len(cores)]})

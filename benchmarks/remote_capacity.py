@@ -208,7 +208,7 @@ def _served(
             stop.set()
         edge.result(_ANSWER_SECONDS)
     if replay.failed:
-        raise SystemExit(f"the light client failed: {replay.failed}")
+        raise SystemExit(f"the client that replays drafts without computing them failed: {replay.failed}")
     spent = after["draftd_verify_target_time_seconds"] - before["draftd_verify_target_time_seconds"]
     return (after["draftd_verify_tokens"] - before["draftd_verify_tokens"]) / spent
 

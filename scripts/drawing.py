@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -59,8 +60,11 @@ def messages() -> Iterator[Item]:
             if not (is_log or isinstance(node, ast.Raise)):
                 continue
             texts = [_text(value) for value in call.args]
-            # errors.FieldError takes the field, the value and what is allowed.
-            shown = f"{texts[0]}: got …; allowed: {texts[2]}" if len(texts) == 3 and not is_log else texts[0]
+            # errors.FieldError takes the field, the value and what is allowed; other errors a status or a code first.
+            shown = texts[0]
+            if len(texts) == 3 and not is_log:
+                is_field = not re.fullmatch(r"\{(\d+|LinkFailure\.\w+)\}", texts[0])
+                shown = f"{texts[0]}: got …; allowed: {texts[2]}" if is_field else texts[2]
             if len(shown.split()) >= MESSAGE_WORDS:
                 yield Item(shown, f"{path.relative_to(ROOT)}:{call.lineno}")
 

@@ -46,7 +46,9 @@ class Window:
         found: list[float] = []
         for stream in self.streams:
             if stream.ended < self.until - _SLACK_SECONDS:
-                raise RuntimeError(f"{stream.prompt} did not run until the end: {stream.error or 'it was complete'}")
+                raise RuntimeError(
+                    f"{stream.prompt} ended before the window did: {stream.error or 'its answer was complete'}"
+                )
             found += stream.inter_token(self.since, self.until)
             last = max((chunk.at for chunk in stream.chunks if chunk.at <= self.until), default=self.since)
             if last < self.until:

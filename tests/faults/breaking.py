@@ -48,7 +48,7 @@ def _ends_twice() -> None:
 def _hides_errors() -> None:
     from draftd.service import inference
 
-    inference._error_of = lambda outcome: None
+    _around(inference, "error_of", lambda make: lambda outcome: None)
 
 
 def _changes_tokens() -> None:
@@ -134,9 +134,12 @@ def _keeps_thread() -> object:
 
 
 def _refuses_alerts() -> None:
-    from draftd.fallback.alerts.webhook import Rate
+    from draftd.fallback.alerts import webhook
 
-    Rate.take = lambda rate: 1.0  # type: ignore[method-assign]
+    def refusing(limits: Any) -> None:
+        raise webhook._too_many(1.0)
+
+    _around(webhook._SenderLimits, "admit", lambda admit: refusing)
 
 
 def _forgets_events() -> None:
@@ -147,10 +150,10 @@ def _forgets_events() -> None:
 
 def _dies() -> None:
     """At an alert: none is sent before all that is compared is known."""
-    from draftd.fallback.alerts.webhook import Rate
+    from draftd.fallback.alerts.webhook import _SenderLimits
 
     now = _sometimes(3)
-    _around(Rate, "take", lambda take: lambda rate: os._exit(70) if now() else take(rate))
+    _around(_SenderLimits, "admit", lambda admit: lambda limits: os._exit(70) if now() else admit(limits))
 
 
 def _measures_by_the_wall_clock() -> None:

@@ -119,4 +119,4 @@ def _read(name: str) -> tuple[str, str]:
     try:
         return (resources.files("draftd.canaries") / name).read_text(encoding="utf-8"), source
     except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(source, None, f"a file of the package that can be read ({error})") from None
+        raise PromptError(source, None, f"a readable file of the package draftd: install it again ({error})") from None

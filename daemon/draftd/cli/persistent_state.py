@@ -70,7 +70,7 @@ class PersistentState:
         except ConfigError as error:
             if not (full := getattr(error.__cause__, "errno", None) in _DISK) and path is not None:
                 raise
-            log.warning("the level is not kept over a restart: %s", error.message)
+            log.warning("the fallback level is not kept over a restart: %s", error.message)
             if full:  # without a folder each attempt to save fails, and is counted
                 self.store, self._flags = store, folder / _FLAGS
             return

@@ -153,7 +153,8 @@ class LocalDecoder:
         """Does nothing: `advance` waits for results."""
 
     def advance(self, now: float, *, busy: bool) -> bool:
-        """Slices of prompts, then one decode step."""
+        """Prefills slices of prompts, then does one decode step. Returns False: nothing is computed for a target
+        elsewhere. `busy` is not used."""
         if self.idle or self.paused:
             return False
         turn = self._plan_turn()

@@ -53,10 +53,13 @@ class ModelKeys:
         try:
             fingerprint = self._fingerprints.of(files.folder, files.adapter)
         except DraftdError as error:
-            _log.warning("no prefix of %s is read or kept on disk: %s", files.folder, error.message)
+            _log.warning("prefixes of %s are neither read from disk nor kept there: %s", files.folder, error.message)
             return None
         if files.changed:
-            _log.warning("no prefix of %s is read or kept on disk: its files have changed since then", files.folder)
+            _log.warning(
+                "prefixes of %s are neither read from disk nor kept there: its files have changed since then",
+                files.folder,
+            )
             return None
         model = model_digest(fingerprint)
         return ModelKey(model, digest([FORMAT, model, self._backend, *map(_version, _PACKAGES)]))

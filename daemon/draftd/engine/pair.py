@@ -333,7 +333,7 @@ def _usable_drafters(
 ) -> tuple[DrafterName, ...]:
     """Returns the drafters that can draft, and adds the others to `refused` with the reason."""
     if grammars is None:
-        refused[GRAMMAR] = "there are no grammars for its tokenizer"
+        refused[GRAMMAR] = "its tokenizer supports no grammars"
     drafters = list[DrafterName]()
     for name in registry.names:
         if (name == PROMPT_LOOKUP and not prompt_lookup) or (name == LIGHT_DRAFT_MODEL and name not in sources):

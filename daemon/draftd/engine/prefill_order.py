@@ -172,10 +172,10 @@ def count_passed(prompts: Sequence[PendingPrompt], chosen: Sequence[PendingPromp
 
 
 def share_forward(first: PendingPrompt, prompts: Sequence[PendingPrompt], tokens: int) -> list[PendingPrompt]:
-    """The first prompt, and those of `prompts` that share its forward.
+    """Returns the first prompt, and those of `prompts` that share its forward.
 
-    They are whole prompts, none shorter than the first, of no more than `tokens` together. Nothing of them was
-    prefilled, and no sequence waits for them."""
+    They are prompts of which nothing was prefilled yet, none shorter than the first, of no more than `tokens`
+    together, whose prefixes no other prompt waits for."""
     if not _may_share(first):
         return [first]
     others = [prompt for prompt in prompts if prompt is not first and _may_share(prompt) and prompt.left >= first.left]

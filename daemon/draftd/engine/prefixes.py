@@ -259,7 +259,7 @@ class PrefixJobs:
         length = sum(segment.length for segment in segments_found)
         if pin is not None and length < len(tokens):
             bound = self._cache.bound
-            raise NoRoom(f"{len(tokens)} tokens do not fit into memory, of which prefixes may have {bound} bytes now")
+            raise NoRoom(f"{len(tokens)} tokens do not fit into the {bound} bytes that prefixes may use now")
         if pin is None and length - start < _WORTH:
             return None
         start = start if segments else 0
@@ -345,7 +345,9 @@ class PrefixJobs:
             if there and self._cache.bytes + self._disk.bytes_of(pin.files) > self._cache.bound:
                 continue  # a request that begins so reads it
             if not there:
-                _log.info("the pinned prefix %s is computed: the disk has none for this model and version", pin.name)
+                _log.info(
+                    "the pinned prefix %s is computed again: the disk has no copy for this model and version", pin.name
+                )
             try:
                 yield from self._make_pin(pin.name, pin.tokens, pin)
             except DraftdError as error:

@@ -243,7 +243,7 @@ class Controller:
             self._guard = self._guard.forget(self._frozen)
             self._schedule.forget(now)
             self._ladder.note("reload", _OTHER_DRAFT)
-            log.info("the draft was read again: %s", _OTHER_DRAFT)
+            log.info("the draft was loaded again: %s", _OTHER_DRAFT)
         self._schedule.on_reload(now)
 
     def _look(self, now: float) -> None:
@@ -330,7 +330,7 @@ class Controller:
                 allowed |= {GRAMMAR} if allowed else set()  # forced tokens cost nothing
             self._engine.lower(level.max_draft_tokens, allowed, f"ladder: {signal.cause}")
         except Exception as error:
-            log.warning("running requests keep their plans: %s", error)
+            log.warning("running requests could not be lowered: %s", error)
 
     def _save(self, now: float) -> None:
         guard = self._guard

@@ -137,7 +137,9 @@ class LoadedDrafters:
         error = done.exception()
         self._failed_at = None if error is None else self._clock()
         if error is not None and not isinstance(error, (NotServing, QueueFull)):
-            log.warning("weights of %s cannot be held: %s", ", ".join(sorted(self._own)) or "no drafter", error)
+            log.warning(
+                "the weights of %s cannot be kept in memory: %s", ", ".join(sorted(self._own)) or "no drafter", error
+            )
 
 
 def why_missing(drafter: DrafterName | None, engine: EngineHandle) -> str:

@@ -111,9 +111,9 @@ class ProbeRunner:
 
     def _check(self, level: LadderLevel) -> None:
         if not level.drafts:
-            raise NotNow(f"nothing is drafted at {level.label}: there is nothing to probe")
+            raise NotNow(f"the fallback level {level.label} does not draft: there is nothing to probe")
         if why := why_missing(level.drafter, self._engine):
-            raise NotNow(f"nothing is drafted at {level.label}: {why}")
+            raise NotNow(f"the fallback level {level.label} cannot draft: {why}")
 
     def _begin(self, work: Callable[[], Report], failed: Report, tell: Callable[[Report], None]) -> Future[Report]:
         """Starts a thread. `work` makes the report; after an error it is `failed` with the reason. `tell` receives the
@@ -146,7 +146,7 @@ class ProbeRunner:
             if self._engine.unloaded:  # no client has asked for long, so none would benefit
                 raise NotNow("the weights are unloaded until a client asks")
             if self._thread is not None:
-                raise NotNow("a probe or a run of the canaries is under way")
+                raise NotNow("a probe or a run of the canaries is already running")
             self._thread = threading.Thread(target=run, name="draftd-probe", daemon=True)
             self._give_up = lambda: end(replace(failed, reason=STOPPING))
             self._thread.start()

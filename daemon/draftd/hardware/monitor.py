@@ -86,7 +86,7 @@ class HardwareMonitor(HardwareView):
         self._thread = threading.Thread(target=self._run, name="draftd-hardware", daemon=True)
 
     def start(self, readings: Readings | None = None) -> None:
-        """Starts to sample, these readings included; the first sample is taken at once."""
+        """Starts to sample the probe's sensors, and those of `readings` too; the first sample is taken at once."""
         self._probe.add(readings or {})
         self._thread.start()
 

@@ -129,7 +129,7 @@ class Fingerprints:
                     continue
                 self._digests[file] = remembered
             return FileFingerprint(file.name, kind, stamp.bytes, remembered[1])
-        raise NotNow(f"{file.name} is being written: ask again when it is whole")
+        raise NotNow(f"{file.name} is being written: try again when it is complete")
 
     def _hash_file(self, file: Path, size: int) -> str:
         """Returns the hash of a file's first `size` bytes, because a growing file would have no end."""

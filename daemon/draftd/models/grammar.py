@@ -232,7 +232,7 @@ def _tokenizer(fast: Any, end_ids: list[int], vocabulary: int) -> Any:
             return LLTokenizer(described, n_vocab=vocabulary, eos_token=end_ids)
         return from_tokenizer(fast, vocabulary, end_ids)
     except Exception as error:  # llguidance raises many kinds
-        raise ValueError(f"there are no grammars for this model's tokenizer: {_first_line(str(error))}") from None
+        raise ValueError(f"this model's tokenizer supports no grammars: {_first_line(str(error))}") from None
 
 
 # Beginnings of llguidance's errors that do not name the schema's keyword, or name an option that requests cannot set.

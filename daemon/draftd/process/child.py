@@ -211,8 +211,8 @@ class EngineChild:
         except OSError:
             self._lose(Loss.DIED, f"rank 0 ended: {_describe_exit(self._process)}")
         except Exception as error:
-            _log.exception("what rank 0 says is not understood")
-            self._lose(Loss.FAILED, f"what rank 0 says is not understood: {in_one_line(error)}")
+            _log.exception("a message of rank 0 is not understood")
+            self._lose(Loss.FAILED, f"a message of rank 0 is not understood: {in_one_line(error)}")
 
     def _take(self, message: Any) -> None:
         match message:

@@ -302,7 +302,7 @@ class EngineProcess(EngineHandle):
         except DraftdError as error:
             return Loss.FAILED, error.message
         except Exception as error:
-            _log.exception("the group's process cannot be kept")
+            _log.exception("the engine's process cannot be run")
             return Loss.FAILED, in_one_line(error)
         return child.loss
 

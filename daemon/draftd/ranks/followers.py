@@ -80,8 +80,9 @@ def follow_arguments(
 
 
 class Followers:
-    """The followers of one plan, as `OtherRanks` of an engine's process, and the socket that they connect to. The
-    socket stays open between starts of the group, so that followers can wait there. One thread, except for `exits`."""
+    """The followers of one plan, and the socket that they connect to; an engine's process uses them as `OtherRanks`.
+    The socket stays open between starts of the group, so that followers can wait there. One thread, except for
+    `exits`."""
 
     def __init__(
         self,

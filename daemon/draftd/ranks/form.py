@@ -76,7 +76,7 @@ class Follower:
     async def answer(self, kind: FrameKind) -> dict[str, Any]:
         received = await self.answers.get()
         if received.kind is not kind:
-            raise GroupRefused(f"{self.name} says {received.kind.name} and not {kind.name}: it is of another version")
+            raise GroupRefused(f"{self.name} sent {received.kind.name} instead of {kind.name}: it runs another version")
         return received.fields()
 
 
@@ -223,13 +223,13 @@ class GroupFormation:
         """Admits a follower. Raises GroupRefused if it differs from rank 0; BadFrame for a stranger, and for a follower
         that is refused by itself."""
         if received.kind is not FrameKind.HELLO:
-            raise BadFrame("it does not say what it is")
+            raise BadFrame("it did not send a HELLO")
         try:
             hello = Hello.model_validate(signed_fields(received, self.key, follower.challenge))
         except WrongKey:
             self._refuse(follower, "it has another key than rank 0: distributed.token must be the same on all ranks")
         except ValidationError:
-            raise BadFrame("its HELLO is of another version") from None
+            raise BadFrame("its HELLO has another version") from None
         size = self.plan.size
         if not 0 < hello.rank < size:
             self._refuse(follower, f"there is no rank {hello.rank} among {size}: followers are 1 to {size - 1}")

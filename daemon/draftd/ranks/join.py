@@ -100,7 +100,7 @@ class GroupJoin:
                     text = f"rank 0 at {self._place.address} does not have this rank's key"
                     raise GroupRefused(f"{text}: distributed.token must be the same on all ranks") from None
                 if isinstance(error, BadFrame):
-                    text = "what answers at rank 0's address is none, or of another version"
+                    text = "what answers at rank 0's address is not a rank, or runs another version"
                     raise GroupRefused(f"{text}: {error}") from None
                 if not isinstance(error, OSError):
                     raise
@@ -121,7 +121,7 @@ class GroupJoin:
             except OSError as error:
                 text = f"rank 0 cannot be reached at {self._place.address}: {in_words(error)}"
                 if self._place.patience is not None and time.monotonic() - began + pause > self._place.patience:
-                    raise DraftdError(f"{text}; is that its address, and is it let through?") from None
+                    raise DraftdError(f"{text}; check the address and the firewall") from None
                 if not announced:
                     self._announce(f"{text}; it is tried again until it is there")
                 announced = True
@@ -220,5 +220,5 @@ async def _expect(line: FrameStream, *kinds: FrameKind) -> Frame:
         text = str(received.fields().get("text"))
         raise GroupRefused(text) if received.kind is FrameKind.REFUSED else RanksLost(Loss.FAILED, text)
     if received.kind not in kinds:
-        raise GroupRefused(f"rank 0 says {received.kind.name} and not {kinds[0].name}: it is of another version")
+        raise GroupRefused(f"rank 0 sent {received.kind.name} instead of {kinds[0].name}: it runs another version")
     return received

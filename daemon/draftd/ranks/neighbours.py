@@ -124,7 +124,7 @@ def _listen(node: str) -> socket.socket:
         raise AddressError(f"{host} is no address: {in_words(error)}") from None
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            raise AddressError(f"{host} is no address of this machine: correct the hostfile") from None
+            raise AddressError(f"{host} is not an address of this machine: correct the hostfile") from None
         if error.errno == errno.EADDRINUSE:
             raise AddressError(f"port {port} of {host} is taken by another program") from None
         raise AddressError(f"cannot listen on {node}: {in_words(error)}") from None

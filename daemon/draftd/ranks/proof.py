@@ -125,8 +125,8 @@ class OwnProof:
         return {"hashed": self._fingerprints.hashed_bytes, "bytes": sum(self.proof.files.values())}
 
     def hashes(self) -> Future[dict[str, str]]:
-        """Returns a future of SHA-256 by name, the same at every call; it raises DraftdError if a file cannot be
-        read."""
+        """Returns a future of the SHA-256 of each file, by its name; every call returns the same future. It raises
+        DraftdError if a file cannot be read."""
         if self._hashes is None:
             self._hashes = self._fingerprints.submit(self._hash_files)
         return self._hashes

@@ -81,7 +81,7 @@ class Mailbox:
             try:
                 to.receive(item)
             except Exception:  # other streams go on
-                log.exception("a message of the engine was not delivered to its stream")
+                log.exception("a message of the engine could not be delivered to its stream")
 
 
 class TokenStream:

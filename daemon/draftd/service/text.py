@@ -54,7 +54,9 @@ async def tokenise(
     check_length(ids, prompt, model)
     if not isinstance(prompt, TokenIds) and (largest := max(ids)) >= (rows := model.info.vocab_size):
         shown = tokenizer.token_bytes(largest).decode(errors="replace")
-        raise InvalidRequest(field, shown, f"text without this token ({largest}): the model has {rows} embeddings")
+        raise InvalidRequest(
+            field, shown, f"text without the token {largest}: the model has no embedding for it, only {rows}"
+        )
     return tuple(ids)
 
 

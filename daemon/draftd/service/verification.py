@@ -342,7 +342,7 @@ class VerificationService:
             try:
                 self._end_idle(time.monotonic())
             except Exception:
-                log.exception("idle peers were not checked")
+                log.exception("the check for idle peers failed")
             await asyncio.sleep(_TICK_SECONDS)
 
     def _end_idle(self, now: float) -> None:

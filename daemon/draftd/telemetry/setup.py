@@ -96,7 +96,7 @@ class Telemetry:
         try:
             pipeline = build(scraped=scraped, group=group, port=port)
         except ValueError as error:
-            _log.error("telemetry is off: %s", error)
+            _log.error("telemetry could not be started and is off: %s", error)
         except Exception as error:
             guard.caught("start", error)
         return cls(pipeline, hardware, guard, capture_content=settings.capture_content)

@@ -153,7 +153,7 @@ def test_p99_of_a_window_is_its_slowest_hundredth() -> None:
 
 
 def test_a_stream_that_was_over_before_the_windows_end_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="q did not run until the end: it was complete"):
+    with pytest.raises(RuntimeError, match="q ended before the window did: its answer was complete"):
         _ = Window((steady(0.1), steady(0.1, until=1.0, name="q")), (), 2.0, 10.0).p99
     with pytest.raises(RuntimeError, match="refused"):
         _ = Window((stream(error="refused"),), (), 2.0, 10.0).p99

@@ -477,11 +477,11 @@ def test_prefix_cache_is_told_of_in_tokens_with_what_is_wrong_with_it() -> None:
 
 
 @pytest.mark.parametrize("target", ["127.0.0.1:65536", "[::1]:70000", "localhost:0"])
-def test_a_port_that_there_is_not_is_refused(target: str) -> None:
+def test_target_with_port_out_of_range_is_refused(target: str) -> None:
     with pytest.raises(ConfigError, match="--target: got .*a port from 1 to 65535"):
         DaemonOptions(target).connect()
 
 
 @pytest.mark.parametrize("target", ["127.0.0.1:65535", "[::1]:1", "unix:/run/draftd.sock"])
-def test_every_other_target_is_left_to_grpc(target: str) -> None:
+def test_target_without_wrong_port_is_passed_to_grpc(target: str) -> None:
     DaemonOptions(target).connect().close()

@@ -384,7 +384,7 @@ def test_with_cuda_a_slow_blas_is_no_finding(monkeypatch: pytest.MonkeyPatch) ->
     assert finding.subject == "CUDA"
 
 
-def test_wrong_settings_are_a_finding_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_wrong_setting_as_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTD_SERVER__PORT", "x")
     assert verdicts(examine(ServeOptions().settings))["settings"] is Severity.BAD
 

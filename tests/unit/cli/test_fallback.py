@@ -299,9 +299,9 @@ def test_refusals_and_timeouts_are_printed_in_one_line(
     ran = run(*command, "--timeout", "0.3")
     assert ran.code == 1
     assert ran.err.startswith("draftd: deadline exceeded")
-    controller.refusal = NotNow("a probe is under way")
+    controller.refusal = NotNow("a probe is already running")
     ran = run(*command)
-    assert (ran.code, ran.err) == (1, "draftd: a probe is under way\n")
+    assert (ran.code, ran.err) == (1, "draftd: a probe is already running\n")
 
 
 AT = datetime.fromtimestamp(NOW, UTC)

@@ -189,7 +189,7 @@ class FakeProbeRunner:
 
     def _begun(self, report: Any) -> Future[Any]:
         if self._ends:
-            raise NotNow("one is under way")
+            raise NotNow("one is already running")
         future: Future[Any] = Future()
         self._ends.append((future, report))
         if not self.slow:

@@ -27,7 +27,7 @@ def test_probe_baselines_are_recalled_for_the_same_prompts_only() -> None:
     assert (same.drafters, others.drafters) == (earlier.drafters, {})
 
 
-def test_a_probe_after_a_restart_is_compared_with_what_was_learnt_before_it() -> None:
+def test_probe_after_restart_is_compared_with_baseline_saved_before_it() -> None:
     with probe_runner(Answering(counts=counted(accepted=90, rollbacks=10))) as (runner, _):
         assert runner.probe(FULL, learn=True).result(SOON).verdict is ProbeVerdict.GOOD
         kept = runner.baselines.model_copy()

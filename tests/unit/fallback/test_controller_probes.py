@@ -197,7 +197,7 @@ def test_a_probe_on_demand_says_what_it_found_and_there_is_none_above_the_top() 
     assert probed.speedup == 1.5
     controlled.runner.slow = True
     first = controlled.controller.probe()
-    with pytest.raises(NotNow, match="under way"):
+    with pytest.raises(NotNow, match="already running"):
         controlled.controller.canaries()
     controlled.runner.end()
     controlled.at(4)

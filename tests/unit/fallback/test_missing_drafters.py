@@ -40,7 +40,7 @@ def without_draft(*drafters: DrafterName, **settings: object) -> Controlled:
 def test_levels_without_a_drafter_are_not_probed() -> None:
     with probe_runner(Answering(info=LOOKUP_ALONE)) as (runner, told):
         for ask in (lambda: runner.probe(FULL), lambda: runner.probe(FULL, learn=True), runner.canaries):
-            with pytest.raises(NotNow, match=f"nothing is drafted at full: {WHY}"):
+            with pytest.raises(NotNow, match=f"the fallback level full cannot draft: {WHY}"):
                 ask()
         assert runner.probe(LOOKUP).result(SOON).verdict is not ProbeVerdict.FAILED
     assert [level for level, *_ in told.probes] == [LOOKUP.kind]

@@ -335,7 +335,7 @@ def test_while_one_thing_is_tried_out_nothing_else_is() -> None:
     with probe_runner(engine) as (runner, _):
         first = runner.probe(FULL)
         for other in (runner.canaries, lambda: runner.probe(SHORT), lambda: runner.probe(FULL, learn=True)):
-            with pytest.raises(NotNow, match="is under way"):
+            with pytest.raises(NotNow, match="is already running"):
                 other()
         engine.go.set()
         assert first.result(SOON).verdict is ProbeVerdict.GOOD
@@ -352,14 +352,16 @@ def test_no_probe_runs_while_the_weights_are_unloaded() -> None:
 
 
 def test_a_level_that_drafts_nothing_cannot_be_probed() -> None:
-    with probe_runner(Answering()) as (runner, _), pytest.raises(NotNow, match="nothing is drafted at autoregressive"):
+    with (
+        probe_runner(Answering()) as (runner, _),
+        pytest.raises(NotNow, match="the fallback level autoregressive does not draft"),
+    ):
         runner.probe(PLAIN)
 
 
 def test_where_nothing_is_ever_drafted_there_are_no_canaries() -> None:
     only = at(LadderLevel(FallbackLevel.FULL, 0, None))
-    only.ladder = (only.level,)
-    with probe_runner(Answering(), ladder=only) as (runner, _), pytest.raises(NotNow, match="nothing is drafted"):
+    with probe_runner(Answering(), ladder=only) as (runner, _), pytest.raises(NotNow, match="full does not draft"):
         runner.canaries()
 
 

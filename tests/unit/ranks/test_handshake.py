@@ -223,8 +223,8 @@ def free_address() -> str:
 
 def test_wrong_address_of_a_follower_is_named_in_one_line(nano_pair: NanoPair) -> None:
     leader, follower = errors_with_nodes(nano_pair.draft, free_address(), "192.0.2.7:7492")
-    assert leader == "rank 1 on HOST: 192.0.2.7 is no address of this machine: correct the hostfile"
-    assert follower == "192.0.2.7 is no address of this machine: correct the hostfile"
+    assert leader == "rank 1 on HOST: 192.0.2.7 is not an address of this machine: correct the hostfile"
+    assert follower == "192.0.2.7 is not an address of this machine: correct the hostfile"
 
 
 def test_taken_port_of_a_follower_is_named_in_one_line(nano_pair: NanoPair) -> None:

@@ -29,7 +29,7 @@ class StatusSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class DraftRates:
-    """How well drafts did. Shares are from 0 to 1.
+    """How well drafts did. Acceptance, `drafting` and `parked` are from 0 to 1.
 
     `per_position`: acceptance by position in the block, as long as the longest block drafted.
     """

@@ -76,7 +76,7 @@ def _caches(model: Any, layout: CacheLayout) -> Caches:
 
 
 def local_caches(model: Any, layout: CacheLayout, *, segmented: bool = True) -> Caches:
-    """Returns empty caches of this process. `segmented`: see `BatchedCaches`."""
+    """Returns empty caches for the part of the model that this process holds. `segmented`: see `BatchedCaches`."""
     if layout.batched:
         return BatchedCaches(model, layout, segmented=segmented)
     return PerSequenceCaches(model, layout.forwards)

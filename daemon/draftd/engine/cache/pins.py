@@ -62,12 +62,12 @@ class Pins:
                     raise ValueError(f"more than {_MOST_BYTES} bytes")
                 document = json.loads(path.read_bytes())
                 if document.pop("version") != _VERSION:
-                    raise ValueError("of another version")
+                    raise ValueError("it has another version")
                 pin = Pin(
                     **{**document, "tokens": tuple(map(int, document["tokens"])), "files": tuple(document["files"])}
                 )
                 if path.name != _file(pin.name) or not _NAME.fullmatch(pin.name):
-                    raise ValueError("its name is not that of what it has")
+                    raise ValueError("its name does not match its content")
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 put_aside(path, error)
                 continue

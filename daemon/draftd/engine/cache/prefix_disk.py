@@ -163,7 +163,7 @@ class PrefixDisk:
         try:
             header, arrays = read_prefix(path)
             if header != file.header:
-                raise BadFile("it is another file than it was")
+                raise BadFile("the file was replaced meanwhile")
         except (BadFile, OSError) as error:
             self._forget(file)
             self._put_aside(path, error)
@@ -278,7 +278,7 @@ class PrefixDisk:
             message = f"no prefix can be written to {self.folder}: {error.strerror}"
             if not self._full:
                 self._full = True
-                _log.warning("%s; requests are served all the same", message)
+                _log.warning("%s; requests are still served", message)
             raise NoRoom(message) from error
 
     # the index of files
@@ -299,7 +299,7 @@ class PrefixDisk:
         try:
             stat, header = path.stat(), read_header(path)
             if path.name != self.name_of(header.key, header.tokens, header.start):
-                raise BadFile("its name is not that of what it has")
+                raise BadFile("its name does not match its content")
         except (BadFile, OSError) as error:
             self._put_aside(path, error)
             return

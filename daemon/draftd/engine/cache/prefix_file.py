@@ -109,7 +109,7 @@ def read_prefix(path: Path) -> tuple[PrefixHeader, list[StoredArray]]:
             data = file.read(int(np.prod(shape, dtype=np.int64)) * kind.itemsize)
             arrays.append(StoredArray(numbers, np.frombuffer(data, kind).reshape(shape)))
         if file.read(1):
-            raise BadFile("it has more arrays than it says")
+            raise BadFile("it has more arrays than its header lists")
         return header, arrays
 
 
@@ -119,13 +119,13 @@ def _open_archive(path: Path) -> Iterator[tuple[ZipFile, PrefixHeader, list[tupl
     try:
         with ZipFile(path) as archive:
             if any(part.compress_type != ZIP_STORED for part in archive.infolist()):
-                raise BadFile("it is compressed: it may be longer than the file")
+                raise BadFile("an entry is compressed and could unpack to any size")
             if archive.getinfo(_HEADER).file_size > _MOST_HEADER:
                 raise BadFile("its header is too long")
             said, key, start, least, form, kinds = json.loads(archive.read(_HEADER))
             tokens = array("I", archive.read(_TOKENS))
             if said != FORMAT or not 0 <= start < len(tokens) or not 0 <= least <= len(tokens):
-                raise BadFile(f"it is no {FORMAT} of draftd")
+                raise BadFile(f"it is not a {FORMAT} of draftd")
             yield archive, PrefixHeader(str(key), tokens, start, least, form), kinds
     except (BadFile, OSError, MemoryError):
         raise

@@ -96,7 +96,8 @@ class StepEstimate:
         return drafted + sum(p * self.lookup_seconds[min(width + n, last)] for n, p in enumerate(wider))
 
     def _draft_seconds(self, depth: int, lookup: int) -> tuple[float, int]:
-        """Returns the seconds of the draft model's forwards, and the depth to verify."""
+        """Returns the seconds of the draft model's forwards, and the depth that the target verifies: the deepest of
+        both drafters'."""
         steps = max(depth, self.fixed_steps)
         width = max(steps, lookup, self.fixed_depth)
         return (self.draft_seconds[width] - self.lookup_seconds[width]) * steps / width if steps else 0.0, width

@@ -55,7 +55,7 @@ class Target(Protocol):
 
         Entries that continue come in the order of the previous result, then those that begin to run, after their
         prefill or a rest. Plans may be submitted before earlier results are read, except with drafts or sequences that
-        begin to run or to rest, which continue what was read."""
+        begin to run or to rest: these need the earlier results."""
 
     def results(self) -> Iterator[StepResult]:
         """Yields finished steps in the order of submission, and waits for them. Closed sequences are left out; a step

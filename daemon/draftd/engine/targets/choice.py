@@ -77,7 +77,7 @@ class StepChoice:
         drafts: mx.array | None = None,
         depths: Sequence[int] = (),
     ) -> None:
-        """`logits`: rows × (k+1) × vocabulary. `unread`: each row's last token, rows × 1, if it was not read yet;
+        """`logits`: rows × (k+1) × vocabulary. `unread`: each row's last token, rows × 1, if it is still on the device;
         `drafts`: rows × k ids; the first `depths[i]` of row i are real."""
         self._rows, self._sampling, self._starts, self._masks = rows, sampling, starts, masks
         self._greatest = greatest(logits)

@@ -265,7 +265,7 @@ def peer_counts(c: PeerCounts) -> control_pb2.PeerCounts:
 
 
 def group(status: GroupStatus) -> control_pb2.GroupStatus:
-    """The ranks that the target runs on."""
+    """Returns the message about the ranks that the target runs on."""
     return fill(
         control_pb2.GroupStatus,
         status,

@@ -77,7 +77,7 @@ class VerificationServicer(verification_pb2_grpc.VerificationServiceServicer):
 
     def _check_enabled(self) -> None:
         if not self._service.enabled:
-            raise NotEnabled("this daemon verifies for no others: set verify.enabled")
+            raise NotEnabled("this daemon does not verify for others: set verify.enabled")
 
     async def _read(self, requests: AsyncIterator[pb.VerifyRequest], connection: PeerConnection, context: int) -> None:
         """Handles the edge's messages one after another until the edge ends its stream."""

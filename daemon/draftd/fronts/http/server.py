@@ -161,7 +161,7 @@ class HttpServer:
         if origin is not None and not self._welcome(origin):
             if origin not in self._refused and len(self._refused) < _MOST_ORIGINS:
                 self._refused.add(origin)
-                log.warning("a page of %.80r may not call this server: server.http_origins does not have it", origin)
+                log.warning("a page of %.80r may not call this server: server.http_origins does not list it", origin)
             raise Forbidden(f"Origin: got {origin[:80]!r}; allowed: those of server.http_origins")
         methods = self._routes.get(route)
         if methods is None:

@@ -171,7 +171,7 @@ def test_a_candidate_of_a_set_block_length_needs_no_knee() -> None:
     assert choose(PromotionCandidate(), run())[0].id == ""
 
 
-def test_by_its_bound_the_worse_end_of_the_interval_has_to_pass() -> None:
+def test_criterion_judged_by_bound_compares_worse_end_of_interval() -> None:
     reading = MetricReading(1.2, 1.1, 1.3, 40)
     for comparison, threshold, by_estimate, by_bound in (
         (">=", 1.15, CriterionOutcome.PASSED, CriterionOutcome.FAILED),
@@ -185,7 +185,7 @@ def test_by_its_bound_the_worse_end_of_the_interval_has_to_pass() -> None:
             assert weigh(wanted, reading, METRICS["acceptance"]) == (outcome, ""), (comparison, by)
 
 
-def test_only_what_a_machine_cannot_say_is_excused() -> None:
+def test_only_unreadable_metric_is_excused() -> None:
     excusing, metric = criterion("soak.throttles", "==", 0, unreadable="excuse"), METRICS["soak.throttles"]
     unreadable = MetricReading.none("throttles cannot be read", "unreadable")
     assert weigh(excusing, unreadable, metric) == (CriterionOutcome.EXCUSED, "throttles cannot be read")
@@ -193,7 +193,7 @@ def test_only_what_a_machine_cannot_say_is_excused() -> None:
     assert weigh(criterion("soak.throttles", "==", 0), unreadable, metric)[0] is CriterionOutcome.NOT_MEASURED
 
 
-def test_reading_from_too_little_data_is_too_few_samples() -> None:
+def test_metric_with_too_few_readings_is_judged_too_few_samples() -> None:
     wanted = criterion("soak.days_to_exhaustion", ">=", 7, min_samples=60, unreadable="excuse")
     found = weigh(wanted, MetricReading.none("nothing to tell", "too_few", 5), METRICS["soak.days_to_exhaustion"])
     assert found == (CriterionOutcome.TOO_FEW_SAMPLES, "5 of at least 60 readings: nothing to tell")

@@ -280,9 +280,7 @@ class TestLess:
         requests = {arm.id: one.requests for arm, one in result.summaries.items()}
         assert requests == dict.fromkeys(("ar", "k2", "k4", "auto4"), 24)
 
-    def test_a_daemon_without_any_drafter_is_measured_autoregressively_and_the_rest_is_said(
-        self, tmp_path: Path
-    ) -> None:
+    def test_sweep_without_drafter_measures_autoregressively_and_lists_arms_left_out(self, tmp_path: Path) -> None:
         with serving(tmp_path, lambda: scripted_models(0.8, with_draft=False)) as served:
             folder = RunFolder.create(tmp_path / "run")
             session = Session(served.client, folder, folder.begin_session(manifest()))
@@ -297,7 +295,7 @@ class TestLess:
         assert all("offers no draft_model" in reason for reason in result.left_out.values())
         assert sweep_complete(folder)
 
-    def test_a_daemon_that_is_gone_ends_it_soon(self, tmp_path: Path) -> None:
+    def test_sweep_stops_soon_when_daemon_is_gone(self, tmp_path: Path) -> None:
         with serving(tmp_path, lambda: scripted_models(0.8)) as served:
             model = served.client.model()
         folder = RunFolder.create(tmp_path / "run")

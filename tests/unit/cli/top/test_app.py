@@ -248,7 +248,7 @@ async def test_a_terminal_that_grows_is_filled() -> None:
         assert len(shown(app)) == 45
 
 
-async def test_the_curve_rises_with_throughput() -> None:
+async def test_throughput_chart_is_higher_where_throughput_is_higher() -> None:
     lines = (await drawn(*(status(n * n * 20) for n in range(12)), size=(100, 30))).splitlines()
     heights = [sum(line[n : n + 1] not in ("", " ") for line in lines[2:9]) for n in range(60, 97)]
     assert heights[-20] < heights[-1]

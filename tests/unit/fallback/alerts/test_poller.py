@@ -95,7 +95,7 @@ def test_each_poll_reports_all_firing_alerts() -> None:
     assert polling.telemetry.notifications == {}
 
 
-def test_a_reloaded_token_is_the_next_polls() -> None:
+def test_poll_after_reload_sends_new_token() -> None:
     with served() as source, Polling(source.url, poll_token="sesame") as polling:
         until(lambda: bool(polling.told))
         polling.poller.reload(WebhookSettings(poll_url=source.url, poll_token="open"))
