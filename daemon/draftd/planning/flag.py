@@ -155,7 +155,6 @@ class FlagService:
         event loop.
 
         Raises InvalidRequest, FlagReadOnly, or DeadlineExceeded if the provider did not take the change up."""
-        self._backend.check_settable()
         with self._write_lock:
             self._changed.clear()
             with self._journal_lock:  # so that the provider's notice of this change comes later

@@ -45,9 +45,6 @@ class FlagBackend(Protocol):
         """Returns variants and default of the flag; None if the daemon may not write the source. Raises ValueError with
         what is wrong."""
 
-    def check_settable(self) -> None:
-        """Raises FlagReadOnly if defaults are not set here."""
-
     def set_default(self, flag: Flag, variant: str) -> str:
         """Changes the flag's default; returns the previous one, empty if there was none. Raises InvalidRequest,
         FlagReadOnly."""
@@ -96,9 +93,6 @@ class FileBackend:
             default = self._defaults[flag]
         return variants, default
 
-    def check_settable(self) -> None:
-        """Does nothing: `set_default` checks the file itself."""
-
     def set_default(self, flag: Flag, variant: str) -> str:
         return self._file.set_default(flag, variant)
 
@@ -132,11 +126,8 @@ class ServerBackend:
     def read(self, flag: Flag) -> tuple[tuple[str, ...], str] | None:
         return None
 
-    def check_settable(self) -> None:
-        raise FlagReadOnly(f"the flag is served by flagd at {self.source}: set it there")
-
     def set_default(self, flag: Flag, variant: str) -> str:
-        raise NotImplementedError("check_settable refuses it")
+        raise FlagReadOnly(f"the flag is served by flagd at {self.source}: set it there")
 
     def fault(self) -> str:
         return ""
