@@ -46,9 +46,7 @@ LIGHT_DRAFT_MODEL: DrafterName = "light_draft_model"  # the draft with coarser w
 PROMPT_LOOKUP: DrafterName = "prompt_lookup"
 GRAMMAR: DrafterName = "grammar"  # tokens that the request's grammar forces
 TARGET: DrafterName = "target"  # this daemon's target, drafting for another daemon's, if there is no draft model
-PEER: DrafterName = (
-    "peer"  # proposals of another daemon for a sequence that this one verifies; no client may ask for it
-)
+PEER: DrafterName = "peer"  # proposals of another daemon, which this one verifies; no client may ask for it
 
 BUILT_IN_DRAFTERS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, GRAMMAR)
 """Those that every daemon has registered, the most expensive first."""
@@ -317,9 +315,7 @@ class DecodeRequest:
     min_tokens: int = 0  # no end token is chosen before these
     ignore_eos: bool = False  # the model's own end tokens do not end the text
     stop_ids: frozenset[int] = frozenset()  # more end tokens
-    logprobs: int | None = (
-        None  # how many of the likeliest tokens are reported at each place; None: no log-probabilities
-    )
+    logprobs: int | None = None  # likeliest tokens reported at each place; None: no log-probabilities
     prompt_logprobs: int | None = None  # the same for the prompt, all of which is then computed
     grammar: str = ""  # the answer's, in llguidance's form; empty without one
     local_allowed: bool = True  # may continue on this daemon's target if another daemon's becomes unavailable

@@ -24,9 +24,8 @@ class StepCounts(NamedTuple):
     draft_forwards: int
     draft_seconds: float  # wall time of the whole step's drafts, shared by its rows
     verify_seconds: float  # likewise, of its verification
-    break_even: float | None = (
-        None  # accepted tokens that make the step as fast as autoregressive decoding; None: unknown
-    )
+    #: Accepted tokens that make the step as fast as autoregressive decoding; None: unknown.
+    break_even: float | None = None
     parked: bool = False  # nothing was drafted, because no available drafter pays
     capped: bool = False  # the plan's limit is below the best depth
     drafter: str | None = None  # the one that drafted, or would have

@@ -50,9 +50,8 @@ class LoadedDrafters:
         self._wanted_before: frozenset[DrafterName] | None = None  # last requested from the engine
         self._answer: Future[int] | None = None
         self._failed_at: float | None = None
-        self._step_up: tuple[LadderLevel, Future[int], float] | None = (
-            None  # the level to step up to, its load, and the deadline
-        )
+        # The level to step up to, its load, and the deadline.
+        self._step_up: tuple[LadderLevel, Future[int], float] | None = None
         self._no_step_before = float("-inf")
 
     def hold(self, level: LadderLevel, *, revoke: bool = False) -> None:

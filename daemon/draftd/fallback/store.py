@@ -175,9 +175,8 @@ class LearntFile:
         identity = dict(self._identity())
         self._others = [pair for pair in pairs if pair.of != identity]
         learnt = next((pair.learnt for pair in pairs if pair.of == identity), None)
-        alike = [
-            pair.of for pair in pairs if _paths(pair.of) == _paths(identity)
-        ]  # nothing is expected of other models
+        # Nothing is expected of other models.
+        alike = [pair.of for pair in pairs if _paths(pair.of) == _paths(identity)]
         if learnt is None and alike:
             names = sorted(name for name in {*identity, *alike[0]} if identity.get(name) != alike[0].get(name))
             log.warning(

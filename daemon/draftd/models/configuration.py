@@ -308,9 +308,8 @@ def _check_constants(config: Mapping[str, Any], part: Mapping[str, Any], prefix:
     if not source:
         return
     for name, neutral in _NEUTRAL.items():
-        read = name in source or (
-            "softcapping" in name and re.search(r"softcap|tanh", source)
-        )  # nanochat's is constant
+        softcap = "softcapping" in name and re.search(r"softcap|tanh", source)  # nanochat's is constant
+        read = name in source or softcap
         if (value := part.get(name)) not in neutral and not read:
             raise _refusal(f"{prefix}{name} {value!r}", config)
     if _READS_ACTIVATION.search(source):

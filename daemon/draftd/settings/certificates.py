@@ -28,9 +28,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SMALLEST_RSA_BITS = 2048  # OpenSSL refuses smaller ones
 _CURVES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
 _SOON_SECONDS = 30 * 86400.0
-_LAST_PART = (
-    1 / 3
-)  # of its life: certificates of less than three months are renewed later than 30 days before their end
+#: Of a certificate's life: those of less than three months are renewed later than 30 days before their end.
+_LAST_PART = 1 / 3
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 # Tested to work. gRPC's BoringSSL also accepts P-521 and Ed25519 when it binds a port, and then fails every handshake.

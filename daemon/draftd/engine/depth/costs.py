@@ -96,9 +96,8 @@ class _Curve:
         self.depths = [_Offset(variance=variance) for variance in variances or [_DEPTH] * len(base)]
         self.factors = [1.0] * len(base)
         self.steps = 0  # steps that were learnt from
-        self.far_off = self.began = (
-            0  # steps in a row that were far off (negative: too fast), and the step at which that began
-        )
+        # Steps in a row that were far off (negative: too fast), and the step at which that began.
+        self.far_off = self.began = 0
         self.refresh()
 
     def refresh(self) -> None:

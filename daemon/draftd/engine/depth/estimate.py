@@ -108,10 +108,8 @@ class StepEstimate:
         draft because they have too much to replay."""
         if (cached := self._replayed.get((depth, lookup))) is not None:  # asked for repeatedly in one step
             return cached
-        under, missed = (
-            [1.0] * MOST_REPLAYED,
-            0.0,
-        )  # `under`: by n, the probability that no sequence is wider by more than n
+        under = [1.0] * MOST_REPLAYED  # by n: the probability that no sequence is wider by more than n
+        missed = 0.0
         for c in self.candidates:
             reached = c.prefix_probabilities(depth, lookup)
             own, nothing = _replays(tuple(reached))

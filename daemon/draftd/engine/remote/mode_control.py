@@ -78,9 +78,8 @@ def estimate(
         mode, depth = RemoteMode.OVERLAPPED, overlapped[1]
     else:
         return RemoteEstimate(RemoteMode.STREAM, 0, 0, rates, times.plain)
-    works = (
-        times.verify[depth] / expected[depth] if mode is RemoteMode.STEPS else 1 / overlapped[0]
-    )  # the target works all the time
+    # Unless decoding goes step by step, the target works all the time.
+    works = times.verify[depth] / expected[depth] if mode is RemoteMode.STEPS else 1 / overlapped[0]
     drafts = depth * times.draft / expected[depth]
     return RemoteEstimate(mode, depth, _ahead(times, depth, in_flight), rates, works, drafts)
 

@@ -64,9 +64,8 @@ class RemoteSequence:
     draft_seconds: float = 0.0  # since the last verdict
     try_at: int = 0  # answer length from which an unsent draft is tried
     empty_at: int = -1  # length of text and guess at which drafters had nothing to propose
-    streak: tuple[int, int, float] | None = (
-        None  # consecutive tokens of a grant, those drafted by the verifier, and the start time
-    )
+    # Consecutive tokens of a grant, those drafted by the verifier, and the start time.
+    streak: tuple[int, int, float] | None = None
     last_verdict: float | None = None
     trip: float | None = None  # round trip ended by the latest verdict, without the verifier's own time
     guess: Guess = field(init=False)

@@ -156,9 +156,8 @@ class LinkState:
     bytes_received: int = 0
     connections: int = 0  # connections made since the start
     errors: int = 0  # since the start: late steps, refusals, lost connections; counted once until the next verdict
-    failures: Mapping[LinkFailure, int] = field(
-        default_factory=dict
-    )  # since the start: the same and failed attempts to connect
+    #: Since the start: the same and failed attempts to connect.
+    failures: Mapping[LinkFailure, int] = field(default_factory=dict)
     failure: LinkFailure | None = None  # `why` as a code
 
 

@@ -42,11 +42,7 @@ class ReplayingCaches:
 
     def split(self, row: int) -> tuple[Caches, list[int]]:
         """Moves a row to caches of its own. Returns these, and the row's tokens to feed again."""
-        caches = self.caches.split([row], rest=True)
-        replays = list(self.replays)
-        replay = replays.pop(row)
-        self.replays = replays
-        return caches, replay
+        return self.caches.split([row], rest=True), self.replays.pop(row)
 
     def join(self, caches: Caches, replay: list[int]) -> None:
         """Appends a row that `split` has moved out."""

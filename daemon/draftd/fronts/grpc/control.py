@@ -250,9 +250,8 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         """The result of `running`. The work continues if the caller leaves or its time is up: its result still moves
         the ladder."""
         end = asyncio.wrap_future(running)
-        end.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # otherwise asyncio logs the error as never retrieved
+        # Otherwise asyncio logs the error as never retrieved.
+        end.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await unless_set(self._stopping, asyncio.shield(end))
 
 

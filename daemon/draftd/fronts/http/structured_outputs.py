@@ -13,11 +13,9 @@ _STRUCTURED = {
     "choice": FormatKind.CHOICE,
     "grammar": FormatKind.GRAMMAR,
 }
-
-
 _ABOUT_FORMATS = ("disable_fallback", "_backend", "_backend_was_auto")  # how vLLM enforces them
 # Older names of vLLM and llama.cpp for members of `structured_outputs`.
-_OTHERWISE = {
+_OLDER_NAMES = {
     "guided_json": "json",
     "guided_regex": "regex",
     "guided_choice": "choice",
@@ -38,7 +36,7 @@ def wanted_format(
         if value and member not in _STRUCTURED and member not in _ABOUT_FORMATS:
             raise InvalidRequest(f"structured_outputs.{member[:40]}", value, f"only {', '.join(_STRUCTURED)}")
     demanded = {f"structured_outputs.{member}": (member, value) for member, value in outputs if member in _STRUCTURED}
-    demanded |= {other: (member, getattr(body, other)) for other, member in _OTHERWISE.items()}
+    demanded |= {other: (member, getattr(body, other)) for other, member in _OLDER_NAMES.items()}
     demanded = {field: one for field, one in demanded.items() if one[1] is not None and one[1] is not False}
     if len(demanded) > 1 or (demanded and own is not None):
         raise InvalidRequest(
@@ -48,11 +46,11 @@ def wanted_format(
         return own, {"response_format.json_schema": f"{name}.{schema}", "response_format.json_object": f"{name}.type"}
     ((field, (member, value)),) = demanded.items()
     kind = _STRUCTURED[member]
-    called = {f"response_format.{'choices' if kind is FormatKind.CHOICE else kind.value}": field}
+    field_names = {f"response_format.{'choices' if kind is FormatKind.CHOICE else kind.value}": field}
     if kind is FormatKind.JSON_OBJECT:
-        return ResponseFormat(kind), called
+        return ResponseFormat(kind), field_names
     if member in ("regex", "grammar") and not isinstance(value, str):
         raise InvalidRequest(field, value, "text")
     if member == "choice" and not (isinstance(value, list) and all(isinstance(text, str) for text in value)):
         raise InvalidRequest(field, value, "a list of texts")
-    return ResponseFormat(kind, value if isinstance(value, str) else as_json(value, field)), called
+    return ResponseFormat(kind, value if isinstance(value, str) else as_json(value, field)), field_names
