@@ -94,30 +94,30 @@ def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(("name", "depth"), [("temperature", 1), *((name, 2) for name in PARAMS)])
-def test_speculative_text_has_the_targets_distribution(models, name, depth):
+def test_sampled_speculative_text_follows_target_distribution(models, name, depth):
     params = PARAMS[name]
     assert p_value(sample(models, params, speculative(depth)), exact(models, params)) > 1e-3
 
 
-def test_prompt_lookup_keeps_the_targets_distribution(models):
+def test_sampled_text_drafted_by_prompt_lookup_follows_target_distribution(models):
     params = PARAMS["temperature"]
     plan = speculative(2, PROMPT_LOOKUP)
     counts = sample(models, params, plan, REPEATING)
     assert p_value(counts, exact(models, params, REPEATING)) > 1e-3
 
 
-def test_autoregressive_text_has_the_targets_distribution(models):
+def test_sampled_autoregressive_text_follows_target_distribution(models):
     params = PARAMS["top_p"]
     assert p_value(sample(models, params, autoregressive()), exact(models, params)) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p"])
-def test_seeds_have_the_targets_distribution_among_them(models, name):
+def test_speculative_text_across_many_seeds_follows_target_distribution(models, name):
     params = PARAMS[name]
     assert p_value(sample(models, params, speculative(2), seeds=True), exact(models, params)) > 1e-3
 
 
-def test_rows_with_a_seed_and_without_keep_it_side_by_side(models):
+def test_seeded_and_unseeded_rows_in_one_batch_each_follow_target_distribution(models):
     params = PARAMS["temperature"]
     asked = [
         request(PROMPT, speculative(2), max_tokens=LENGTH, sampling=replace(params, seed=s // 2 if s % 2 else None))
@@ -128,7 +128,7 @@ def test_rows_with_a_seed_and_without_keep_it_side_by_side(models):
         assert p_value(tally(part), exact(models, params)) > 1e-3
 
 
-def test_requests_that_come_one_by_one_have_the_targets_distribution(models):
+def test_speculative_text_of_staggered_requests_follows_target_distribution(models):
     params = PARAMS["temperature"]
     counts = sample(models, params, speculative(2), samples=300, answer=one_by_one)
     last_two = (counts.reshape(-1, VOCAB**2).sum(axis=0), exact(models, params).reshape(-1, VOCAB**2).sum(axis=0))
@@ -153,13 +153,13 @@ accept = acceptance_rule.accept_by_ratio
 
 
 @pytest.mark.parametrize("broken", [_always, _no_residual, _untransformed_draft])
-def test_the_test_notices_a_broken_acceptance_rule(models, monkeypatch, broken):
+def test_chi_squared_test_detects_broken_acceptance_rule(models, monkeypatch, broken):
     monkeypatch.setattr(acceptance_rule, "accept_by_ratio", broken)
     params = PARAMS["temperature"]
     assert p_value(sample(models, params, speculative(2)), exact(models, params)) < 1e-6
 
 
-def test_the_test_notices_noise_that_comes_twice(models, monkeypatch):
+def test_chi_squared_test_detects_repeated_sampling_noise(models, monkeypatch):
     block = Noise.block
 
     def stuck(noise, starts, first, *rest):
@@ -193,7 +193,7 @@ def deviation(share: float) -> float:
     return float((share * (1 - share) / SAMPLES) ** 0.5)
 
 
-def test_a_drafted_token_is_accepted_as_often_as_the_distributions_overlap(models):
+def test_unseeded_draft_acceptance_rate_equals_overlap_of_draft_and_target(models):
     """sum(min(p, q)), which is more than the sum(p q) that accepting equal samples, as mlx-lm does, would give."""
     params = PARAMS["temperature"]
     p, q, first = overlaps(models, params)
@@ -203,7 +203,7 @@ def test_a_drafted_token_is_accepted_as_often_as_the_distributions_overlap(model
     assert measured > (first * (p * q).sum(axis=-1)).sum().item() + 0.05
 
 
-def test_with_a_seed_it_stands_as_often_as_shared_noise_allows(models):
+def test_seeded_draft_acceptance_rate_is_what_shared_sampling_noise_predicts(models):
     """sum over x of 1 / sum over y of max(p(y)/p(x), q(y)/q(x)): at least (1 - TV)/(1 + TV), at most 1 - TV."""
     params = PARAMS["temperature"]
     p, q, first = overlaps(models, params)

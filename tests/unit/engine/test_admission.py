@@ -36,13 +36,13 @@ def positions(n: int) -> int:
     return n * EACH
 
 
-def test_bytes_per_position_are_measured_from_the_cache():
+def test_kv_bytes_per_position_are_measured_from_model_cache():
     assert EACH == 2 * (2 * 2 * 2 * 8 * 4)  # models of layers, keys and values, heads, dim, fp32
     of_a_layer = 2 * 2 * 8 * 4
     assert cache_bytes(tiny_llama(4, sliding=16)) == (of_a_layer, (15 + 16 + 64) * of_a_layer), "one layer of each kind"
 
 
-def test_rows_reserve_what_they_can_come_to_need_and_a_quarter_more():
+def test_kv_reservation_of_a_row_is_its_maximum_length_plus_a_quarter():
     assert layout(each=1).needed_bytes([100, 100, 600]) == 125 + 125 + 750 + 3 * 64
     assert layout(each=1).needed_bytes([]) == 0
     windows = Layout(1, 4096, window_bytes=1000)
@@ -50,7 +50,7 @@ def test_rows_reserve_what_they_can_come_to_need_and_a_quarter_more():
     assert windows.longest(750 + 64 + 1000) == 600
 
 
-def test_request_without_memory_waits_until_another_ends(caplog):
+def test_request_without_kv_memory_waits_until_another_ends(caplog):
     caplog.set_level(logging.INFO)
     limit = layout().needed_bytes([43, 42])
     one = rig(limit)
@@ -71,7 +71,7 @@ def test_request_without_memory_waits_until_another_ends(caplog):
     assert told == ["requests wait for memory", "no request waits for memory any more"]
 
 
-def test_sequence_held_back_is_overtaken_no_more_often_than_that(monkeypatch):
+def test_request_waiting_for_memory_is_overtaken_a_bounded_number_of_times(monkeypatch):
     monkeypatch.setattr(prefill_order, "MOST_OVERTAKEN", 3)
     one = rig(layout().needed_bytes([110]))
     one.add(request([1] * 10, autoregressive(), max_tokens=20))
@@ -87,7 +87,7 @@ def test_sequence_held_back_is_overtaken_no_more_often_than_that(monkeypatch):
 
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_caches_never_take_more_than_the_limit_and_texts_are_those_alone(data):
+def test_kv_caches_stay_within_limit_and_batched_texts_equal_those_decoded_alone(data):
     limit = positions(data.draw(st.sampled_from([128, 400, 800, 2000, 9000])))
     one, sinks = rig(limit), []
     admission = Admission(layout(), limit)
@@ -115,7 +115,7 @@ def test_caches_never_take_more_than_the_limit_and_texts_are_those_alone(data):
 
 
 @pytest.mark.parametrize("prompt", [10, 300, 2000])
-def test_the_largest_that_is_allowed_is_allowed_and_one_more_is_refused(prompt):
+def test_admission_refusal_states_largest_prompt_or_max_tokens_that_would_fit(prompt):
     admission = Admission(layout(), positions(8 * 256))
     with pytest.raises(InvalidRequest) as refused:
         admission.check(request([1] * prompt, autoregressive(), max_tokens=4000))
@@ -135,7 +135,7 @@ def test_the_largest_that_is_allowed_is_allowed_and_one_more_is_refused(prompt):
         admission.check(request([1] * prompt, autoregressive(), max_tokens=most + 1))
 
 
-def test_a_refusal_has_both_figures_and_what_fits_is_known_before():
+def test_kv_limit_refusal_states_bytes_needed_and_bytes_allowed():
     limit = positions(8 * 256)
     admission, longest = Admission(layout(), limit), layout().longest(limit)
     admission.check(request([1] * (longest - 1), autoregressive(), max_tokens=1))
@@ -146,7 +146,7 @@ def test_a_refusal_has_both_figures_and_what_fits_is_known_before():
     assert layout().longest(1) == 0
 
 
-def test_requests_beyond_free_memory_are_refused_with_a_delay():
+def test_request_beyond_free_memory_is_refused_with_resource_exhausted_and_retry_after():
     asked = request([1] * 300, autoregressive(), max_tokens=100)
     need = layout().needed_bytes([400])
     for free, held in ((None, 0), (need, 0), (0, need)):  # others end, and give back what they hold
@@ -157,7 +157,7 @@ def test_requests_beyond_free_memory_are_refused_with_a_delay():
     assert refused.value.retry_after
 
 
-def test_tokens_beyond_the_context_reserve_no_memory():
+def test_max_tokens_beyond_context_length_reserve_no_kv_memory():
     admission = Admission(layout(context=400), positions(4 * 256))
     admission.check(request([1] * 10, autoregressive(), max_tokens=100_000))
 
@@ -167,7 +167,7 @@ def answering(value: int | None) -> Callable[[], int | None]:
 
 
 @pytest.mark.parametrize(("headroom", "together"), [(None, True), (10**9, True), (1, False), (0, False), (-5, False)])
-def test_headroom_bounds_who_begins_beside_others_and_never_who_is_alone(headroom, together):
+def test_memory_headroom_limits_concurrent_requests_but_never_a_lone_request(headroom, together):
     one = rig(0, limits=Limits(headroom=answering(headroom)))
     sinks = [one.add(request([i, 2, 3], autoregressive(), max_tokens=20)) for i in range(2)]
     most = 0
@@ -178,7 +178,7 @@ def test_headroom_bounds_who_begins_beside_others_and_never_who_is_alone(headroo
     assert all(sink.done.reason is FinishReason.LENGTH for sink in sinks)
 
 
-def test_cached_prefixes_are_dropped_before_a_request_waits():
+def test_cached_prefixes_are_dropped_to_free_memory_before_request_waits():
     asked = []
 
     class Kept(PrefixCache):
@@ -198,7 +198,7 @@ def test_cached_prefixes_are_dropped_before_a_request_waits():
     assert asked[0] > EACH
 
 
-def test_a_limit_that_nobody_set_follows_from_headroom_or_memory():
+def test_default_kv_limit_follows_from_headroom_or_total_memory():
     assert default_limit(layout(each=1, context=100), 4_000_000, 10**9) == 3_000_000
     assert default_limit(layout(each=1, context=100), None, 8_000_000) == 1_000_000
     one = layout(each=1).needed_bytes([4096])
@@ -206,7 +206,7 @@ def test_a_limit_that_nobody_set_follows_from_headroom_or_memory():
     assert default_limit(layout(each=1), 0, 8000) == 1000, "unless that is too much for the machine"
 
 
-def test_a_worker_refuses_shows_and_obeys_its_limit(running):
+def test_engine_worker_enforces_and_reports_kv_cache_limit(running):
     engine = running(lambda: scripted_models(0.8), kv_cache_bytes=8 * 256 * 16, max_batch=4)
     assert engine.worker.status().kv_cache_limit_bytes == 8 * 256 * 16
     with pytest.raises(InvalidRequest, match="max_tokens: got 3000; allowed: at most"):
@@ -235,12 +235,12 @@ GIB = 2**30
         (None, 24 * GIB, GIB, 8, GIB // 4),
     ],
 )
-def test_prefix_cache_takes_a_modest_share_of_what_is_free(headroom, memory, limit, texts, expected):
+def test_default_prefix_cache_limit_is_a_share_of_free_memory(headroom, memory, limit, texts, expected):
     model = Layout(150_000, 8192)
     assert default_prefix_limit(model, limit, headroom, memory, texts) == expected
 
 
-def test_prefix_cache_says_in_tokens_what_it_keeps():
+def test_prefix_cache_capacity_is_described_in_tokens_or_texts():
     assert Layout(46_080, 8192).longest_cached(256 * 2**20) == 5825
     windows, states = Layout(1000, 8192, window_bytes=50_000), Layout(0, 8192, window_bytes=50_000)
     assert (windows.longest_cached(60_000), windows.longest_cached(49_999)) == (10, 0)

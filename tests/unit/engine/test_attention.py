@@ -27,7 +27,9 @@ def text(length: int, seed: int, vocabulary: int) -> mx.array:
 
 
 @pytest.mark.parametrize(("lengths", "width"), [((12, 450, 20, 25), 1), ((30, 31, 33, 450), 5)])
-def test_every_row_gives_what_it_gives_alone(target, lengths: tuple[int, ...], width: int, monkeypatch) -> None:
+def test_attention_on_rows_of_unequal_length_gives_logits_of_each_row_alone(
+    target, lengths: tuple[int, ...], width: int, monkeypatch
+) -> None:
     """Against mlx-lm's own cache, a row at a time; and against all rows in one call."""
     model, vocabulary = target.target, target.info.vocab_size
     texts = [text(n, i, vocabulary) for i, n in enumerate(lengths)]
@@ -63,7 +65,7 @@ def test_every_row_gives_what_it_gives_alone(target, lengths: tuple[int, ...], w
     assert np.allclose(np.array(apart), np.array(each), atol=2e-4)
 
 
-def test_taking_rows_apart_changes_only_the_models_own_layers(target) -> None:
+def test_split_row_attention_patches_only_layers_of_given_model(target) -> None:
     assert take_rows_apart(target.target)
     assert take_rows_apart(target.target), "a second time changes nothing"
     own = type(target.target.layers[0].self_attn)
@@ -74,7 +76,7 @@ def test_taking_rows_apart_changes_only_the_models_own_layers(target) -> None:
     assert vars(sys.modules[own.__module__])["scaled_dot_product_attention"] is base.scaled_dot_product_attention
 
 
-def test_a_model_that_asks_mlx_itself_is_left_as_it_is(tmp_path: Path) -> None:
+def test_split_row_attention_leaves_model_without_mlx_lm_attention_unpatched(tmp_path: Path) -> None:
     from tests.scripted import scripted_models
 
     assert not take_rows_apart(scripted_models(0.7).target)

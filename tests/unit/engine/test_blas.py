@@ -12,7 +12,7 @@ from draftd.models import blas
 from draftd.models.blas import describe_blas, load_blas
 
 
-def test_the_library_in_use_tells_its_version_and_threads() -> None:
+def test_loaded_blas_library_reports_its_version_and_thread_count() -> None:
     name = load_blas()
     told = describe_blas(name)
     if name == "openblas":
@@ -40,19 +40,19 @@ class Mkl:
         return 4
 
 
-def test_mkl_tells_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mkl_description_has_its_version_string_and_thread_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas.ctypes, "CDLL", lambda library: Mkl())
     assert describe_blas("mkl") == "Intel(R) oneAPI Math Kernel Library Version 2025.2, threads: 4"
 
 
-def test_blas_without_version_is_described_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blas_library_without_version_is_described_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas.ctypes, "CDLL", lambda library: object())
     assert describe_blas("openblas") == "openblas"
     assert describe_blas("reference") == "reference"
     assert describe_blas("metal") == ""
 
 
-def test_the_wheels_own_can_be_asked_for_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draftd_blas_variable_accepts_only_reference_or_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas.sys, "platform", "linux")
     monkeypatch.setattr(blas.ctypes, "CDLL", lambda library, mode=0: object())
     assert load_blas() == "openblas"

@@ -40,7 +40,7 @@ def check(caches, texts: list[list[int]], model=MODEL) -> None:
 @pytest.mark.parametrize(
     ("layout", "model"), [(BatchedCaches, MODEL), (PerSequenceCaches, MODEL), (BatchedCaches, SLIDING)]
 )
-def test_rows_stay_exact_through_any_history(layout, model, data):
+def test_kv_cache_rows_stay_exact_through_joins_rollbacks_and_removals(layout, model, data):
     caches = layout(model)
     texts: list[list[int]] = []
     token = st.integers(0, 31)
@@ -68,7 +68,7 @@ def test_rows_stay_exact_through_any_history(layout, model, data):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_windows_stay_exact_over_texts_of_many_windows_and_take_no_more_memory(monkeypatch, seed):
+def test_sliding_window_cache_stays_exact_and_bounded_over_long_texts(monkeypatch, seed):
     monkeypatch.setattr(window, "_LEAST_ROOM", 3)
     monkeypatch.setattr(window, "_SPARE", seed % 2)
     dice, caches, texts, held = random.Random(seed), BatchedCaches(SLIDING), list[list[int]](), set[int]()
@@ -97,7 +97,7 @@ def test_windows_stay_exact_over_texts_of_many_windows_and_take_no_more_memory(m
     assert max(held) <= 3 + seed % 2 + 11, "what the next query sees, spare, the widest slice of a prompt"
 
 
-def test_cache_capacity_grows_with_the_text():
+def test_kv_cache_capacity_grows_with_text_length():
     caches = make_caches(MODEL).fresh()
     text = [i % 31 for i in range(300)]
     for start in range(0, 300, 7):
@@ -108,7 +108,7 @@ def test_cache_capacity_grows_with_the_text():
     assert 300 < positions <= 1.25 * 300 + 64
 
 
-def test_all_rows_leaving_frees_the_arrays():
+def test_removing_all_rows_frees_kv_cache_arrays():
     caches = make_caches(MODEL)
     new = caches.fresh()
     new.forward(mx.array([[1, 2, 3]]), [3])
@@ -119,7 +119,7 @@ def test_all_rows_leaving_frees_the_arrays():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_ring_that_has_come_round_goes_back_to_what_it_was_before_a_forward(seed):
+def test_wrapped_ring_cache_rolls_back_to_state_before_recent_forwards(seed):
     """mlx-lm's own caches. What was right of the last forwards is fed again."""
     dice, text = random.Random(seed), [1, 2, 3]
     caches = PerSequenceCaches(SLIDING, forwards=3).fresh()
@@ -176,7 +176,7 @@ def ends_in_its_embedding(model):
 
 @pytest.mark.parametrize("layout", [BatchedCaches, PerSequenceCaches])
 @pytest.mark.parametrize("ending", [ends_in_lm_head, ends_in_its_embedding])
-def test_logits_are_computed_of_the_last_positions_only(ending, layout):
+def test_lm_head_computes_logits_of_requested_positions_only(ending, layout):
     model = tiny_llama(7)
     head = ending(model)
     texts = [[3, 1, 4, 1, 5], [2, 7], [9]]
@@ -193,7 +193,7 @@ def test_logits_are_computed_of_the_last_positions_only(ending, layout):
     assert set(head.widths) == {2}
 
 
-def test_a_model_that_ends_otherwise_gives_the_same_last_logits():
+def test_model_with_nonstandard_head_name_gives_correct_last_logits():
     model = tiny_llama(7)
 
     class Other(nn.Module):

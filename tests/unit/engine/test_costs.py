@@ -23,14 +23,14 @@ from tests.scripted import scripted_models
 MODEL, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 
 
-def test_break_even_is_the_steps_cost_in_autoregressive_steps_less_one() -> None:
+def test_break_even_is_step_cost_in_autoregressive_steps_minus_one() -> None:
     costs = StepCosts(CalibratedCosts({1: 0.010}))
     assert costs.break_even(Batch(1), 0.025) == pytest.approx(1.5)
     assert costs.break_even(Batch(1), 0.010) == pytest.approx(0.0)
     assert costs.break_even(Batch(1), 0.004) == 0.0  # a stall of the other kind: never less than nothing
 
 
-def test_costs_claim_nothing_before_the_first_measurement() -> None:
+def test_step_costs_give_no_break_even_before_first_autoregressive_measurement() -> None:
     costs = StepCosts()
     assert not costs.measured
     assert costs.break_even(Batch(1), 0.1) is None
@@ -41,14 +41,14 @@ def test_costs_claim_nothing_before_the_first_measurement() -> None:
     assert costs.plain(Batch(1)) == pytest.approx(0.02, rel=0.2)
 
 
-def test_sizes_between_two_that_were_measured_lie_on_the_line_and_those_beyond_take_the_nearest() -> None:
+def test_step_cost_of_unmeasured_batch_size_is_interpolated_or_nearest() -> None:
     costs = StepCosts(CalibratedCosts({2: 0.010, 4: 0.020}))
     assert costs.plain(Batch(3)) == pytest.approx(0.015)
     assert costs.plain(Batch(1)) == 0.010
     assert costs.plain(Batch(8)) == 0.020
 
 
-def test_a_new_price_is_learnt_and_a_stall_is_not_one() -> None:
+def test_step_cost_follows_lasting_change_and_ignores_a_single_stall() -> None:
     costs = StepCosts(CalibratedCosts({1: 0.010}))
     costs.learn(None, Batch(1), 0, 10.0)
     assert costs.plain(Batch(1)) < 0.010 * 1.25
@@ -57,7 +57,7 @@ def test_a_new_price_is_learnt_and_a_stall_is_not_one() -> None:
     assert costs.plain(Batch(1)) == pytest.approx(0.020, rel=0.01)
 
 
-def test_a_batch_that_was_not_measured_costs_what_as_many_positions_of_a_smaller_one_do() -> None:
+def test_drafted_step_cost_of_unmeasured_batch_is_derived_from_smaller_batch() -> None:
     verified = {(1, 1): 0.011, (1, 3): 0.013, (1, 7): 0.017}
     costs = StepCosts(
         CalibratedCosts({1: 0.010}, {LOOKUP: verified, MODEL: {(1, 1): 0.012, (1, 3): 0.016, (1, 7): 0.024}})
@@ -68,7 +68,7 @@ def test_a_batch_that_was_not_measured_costs_what_as_many_positions_of_a_smaller
     assert costs.by_depth(LOOKUP, Batch(4), 3)[3] == pytest.approx(0.025), "beyond what was measured the line goes on"
 
 
-def test_replay_beside_a_draft_is_as_far_off_as_its_steps() -> None:
+def test_replay_cost_beside_draft_model_scales_with_that_drafters_measured_cost() -> None:
     """Steps of prompt lookup, by which replay is priced, are not seen meanwhile."""
     prices = CalibratedCosts({1: 0.010}, {kind: {(1, 1): 0.011, (1, 4): 0.014} for kind in (LOOKUP, MODEL)})
     costs = StepCosts(prices)
@@ -80,7 +80,7 @@ def test_replay_beside_a_draft_is_as_far_off_as_its_steps() -> None:
     assert costs.by_depth(LOOKUP, Batch(1), 4, beside=MODEL)[4] == pytest.approx(1.4 * 0.014, rel=0.1)
 
 
-def test_replayed_tokens_are_not_charged_to_a_steps_depth() -> None:
+def test_replayed_tokens_do_not_raise_measured_cost_of_draft_depth() -> None:
     prices = CalibratedCosts(
         {1: 0.010}, {LOOKUP: {(1, 1): 0.011, (1, 2): 0.012, (1, 4): 0.014}, MODEL: {(1, 2): 0.016}}
     )
@@ -96,18 +96,18 @@ def test_replayed_tokens_are_not_charged_to_a_steps_depth() -> None:
 PRICES = CalibratedCosts({1: 0.010, 4: 0.020}, {MODEL: {(1, 1): 0.012, (1, 4): 0.018, (4, 1): 0.030, (4, 4): 0.060}})
 
 
-def test_depths_that_were_not_measured_lie_between_those_that_were_and_beyond_on_their_line() -> None:
+def test_drafted_step_cost_of_unmeasured_depth_is_interpolated_or_extrapolated() -> None:
     found = StepCosts(PRICES).by_depth(MODEL, Batch(1), 6)
     assert found == pytest.approx([0.010, 0.012, 0.014, 0.016, 0.018, 0.020, 0.022])
 
 
-def test_a_deeper_step_may_cost_less_and_none_costs_less_than_a_plain_one() -> None:
+def test_deeper_step_may_cost_less_but_never_less_than_an_autoregressive_step() -> None:
     odd = CalibratedCosts({1: 0.010}, {MODEL: {(1, 1): 0.009, (1, 2): 0.015, (1, 4): 0.012}})
     found = StepCosts(odd).by_depth(MODEL, Batch(1), 5)
     assert found == pytest.approx([0.010, 0.010, 0.015, 0.0135, 0.012, 0.012])
 
 
-def test_a_depth_that_costs_less_than_a_shallower_one_is_found() -> None:
+def test_step_costs_learn_that_a_deeper_draft_is_cheaper_than_a_shallower_one() -> None:
     costs = StepCosts(CalibratedCosts({4: 0.025}, {LOOKUP: {(4, 1): 0.029, (4, 2): 0.042, (4, 4): 0.044}}))
     assert costs.depth_uncertainty(LOOKUP, Batch(4), 3) > costs.depth_uncertainty(LOOKUP, Batch(4), 2)
     for _ in range(30):
@@ -119,7 +119,7 @@ def test_a_depth_that_costs_less_than_a_shallower_one_is_found() -> None:
     assert found[2] > found[3]
 
 
-def test_a_machine_that_slows_down_makes_no_depth_that_was_not_tried_look_cheap() -> None:
+def test_slowdown_measured_at_one_depth_raises_cost_of_untried_depths_alike() -> None:
     costs = StepCosts(PRICES)
     before = costs.by_depth(MODEL, Batch(1), 4)
     for _ in range(400):  # only depth 4, which was measured, and what it costs is seen
@@ -131,7 +131,7 @@ def test_a_machine_that_slows_down_makes_no_depth_that_was_not_tried_look_cheap(
 
 
 @pytest.mark.parametrize("off", [0.7, 1.4])
-def test_draft_costs_are_learnt_from_few_plain_steps(off: float) -> None:
+def test_cost_ratio_of_drafted_steps_is_learned_from_few_autoregressive_steps(off: float) -> None:
     costs, noise = StepCosts(PRICES), random.Random(7)
     for i in range(1500):
         jitter = math.exp(noise.gauss(0, 0.08)) * (3 if noise.random() < 0.01 else 1)
@@ -143,7 +143,7 @@ def test_draft_costs_are_learnt_from_few_plain_steps(off: float) -> None:
     assert found[2] / found[0] == pytest.approx(1.4 * off, rel=0.08)
 
 
-def test_occasional_stalls_do_not_make_drafts_look_dear() -> None:
+def test_occasional_stalls_do_not_raise_break_even_of_drafts() -> None:
     costs, noise, found = StepCosts(PRICES), random.Random(5), []
     for i in range(2000):
         held_up = 5 if noise.random() < 0.15 else 1  # plain steps and drafted ones alike
@@ -155,7 +155,7 @@ def test_occasional_stalls_do_not_make_drafts_look_dear() -> None:
     assert statistics.mean(found) == pytest.approx(0.4, abs=0.08)
 
 
-def test_drafts_that_have_become_dear_do_look_so() -> None:
+def test_lasting_draft_slowdown_raises_break_even() -> None:
     costs, found = StepCosts(PRICES), []
     for i in range(400):
         if i % 50 == 0:
@@ -165,7 +165,7 @@ def test_drafts_that_have_become_dear_do_look_so() -> None:
     assert statistics.mean(found[100:]) == pytest.approx(1.8, rel=0.1)
 
 
-def test_guessed_prices_do_not_judge_the_machines_speed() -> None:
+def test_uncalibrated_step_costs_learn_autoregressive_and_drafted_costs_separately() -> None:
     costs = StepCosts()
     for _ in range(20):
         costs.learn(None, Batch(1), 0, 0.004)
@@ -175,7 +175,7 @@ def test_guessed_prices_do_not_judge_the_machines_speed() -> None:
     assert costs.by_depth(MODEL, Batch(1), 3)[3] == pytest.approx(0.012, rel=0.15)
 
 
-def test_context_makes_wide_steps_dearer_than_plain_ones() -> None:
+def test_longer_context_raises_cost_of_drafted_steps_more_than_autoregressive_steps() -> None:
     costs = StepCosts(CalibratedCosts({1: 0.010}, {MODEL: {(1, 1): 0.012}}, {0: 1e-6, 1: 5e-6}, 100))
     near, far = costs.by_depth(MODEL, Batch(1, 100), 1), costs.by_depth(MODEL, Batch(1, 1100), 1)
     assert near == pytest.approx([0.010, 0.012])
@@ -206,14 +206,14 @@ def whole(calibration: Calibration) -> CalibratedCosts:
     return found
 
 
-def test_calibration_measures_the_targets_own_steps(measures_the_rest: None) -> None:
+def test_calibration_measures_autoregressive_step_cost_by_batch_size(measures_the_rest: None) -> None:
     models = scripted_models(1.0, step_seconds=0.005)
     found = whole(Calibration(lambda: models.target, models.info.vocab_size, max_batch=4)).plain
     assert set(found) == {1, 2, 4}
     assert found[1] >= 0.005
 
 
-def test_calibration_measures_drafts_of_each_depth_and_leaves_no_row_behind(measures_the_rest: None) -> None:
+def test_calibration_measures_every_draft_depth_and_frees_draft_caches(measures_the_rest: None) -> None:
     models = scripted_models(0.5, step_seconds=0.004, draft_step_seconds=0.004)
     made: list[DraftModel] = []
 
@@ -245,7 +245,7 @@ class Forwards:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
-def test_first_calibration_takes_a_fixed_number_of_forwards(seconds: float) -> None:
+def test_first_calibration_takes_fixed_number_of_forwards_at_any_model_speed(seconds: float) -> None:
     target = Forwards(seconds)
     found = first(Calibration(lambda: target, 8, lambda: {LOOKUP: PromptLookup()}, 8, max_batch=4))
     assert set(found.plain) == {1}
@@ -253,7 +253,7 @@ def test_first_calibration_takes_a_fixed_number_of_forwards(seconds: float) -> N
     assert target.count == 9
 
 
-def test_prices_are_measured_again_once_the_machine_is_faster_and_seldom_while_it_is_slower(
+def test_calibration_repeats_promptly_after_speedup_and_rarely_during_slowdown(
     measures_the_rest: None,
 ) -> None:
     models, now = scripted_models(0.5), [1000.0]
@@ -282,7 +282,7 @@ def test_prices_are_measured_again_once_the_machine_is_faster_and_seldom_while_i
     assert calibration.due(0.0, idle=False), "what was stopped begins anew"
 
 
-def test_a_machine_that_changes_all_the_time_is_measured_ever_more_rarely() -> None:
+def test_calibration_of_constantly_changing_machine_repeats_ever_more_rarely() -> None:
     models, now, begun = scripted_models(0.5), [1000.0], 0
     calibration = Calibration(lambda: models.target, 8, clock=lambda: now[0])
     first(calibration)
@@ -302,7 +302,7 @@ class Steps(EngineObserver):
             self.drafted.append(result)
 
 
-def test_a_step_is_priced_by_autoregressive_ones() -> None:
+def test_draft_break_even_and_speedup_are_reported_once_autoregressive_steps_are_timed() -> None:
     """Target 4 ms a forward, draft 2 ms: a step of three drafted tokens costs about 10 ms, 2.5 autoregressive ones."""
     models, heard = scripted_models(1.0, step_seconds=0.004, draft_step_seconds=0.002), Steps()
     rig = Rig(models, observer=heard)

@@ -58,7 +58,7 @@ def started(where: Machine, **more: object) -> Simulation:
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("stands", [0.6, 0.9])
 @pytest.mark.parametrize("wider", [flat, mild, linear, steep])
-def test_automatic_depth_is_as_fast_as_the_best_fixed_one(
+def test_automatic_depth_is_as_fast_as_best_fixed_depth(
     wider: Callable[[int, int], float], stands: float, rows: int
 ) -> None:
     """Of 1,500 tokens a row after the first 64, whose acceptance alone scatters by some 2 %."""
@@ -78,9 +78,7 @@ def test_automatic_depth_is_as_fast_as_the_best_fixed_one(
     ("what", "stands"),
     [("useless", 0.0), ("useless", 0.05), ("slow", 0.9), ("linear", 0.9)],
 )
-def test_a_draft_that_cannot_pay_costs_next_to_nothing_from_the_first_token_on(
-    what: str, stands: float, rows: int
-) -> None:
+def test_automatic_depth_loses_almost_no_speed_to_draft_that_cannot_pay(what: str, stands: float, rows: int) -> None:
     where = machine(linear if what == "linear" else mild, stands)
     if what == "slow":
         where.step = lambda rows: 1.3 * where.plain(rows)
@@ -94,7 +92,7 @@ def test_a_draft_that_cannot_pay_costs_next_to_nothing_from_the_first_token_on(
 
 
 @pytest.mark.parametrize("off", [0.5, 2.0])
-def test_a_calibration_that_was_wrong_is_corrected(off: float) -> None:
+def test_automatic_depth_nears_best_speed_despite_wrong_cost_calibration(off: float) -> None:
     """Drafts that look twice as dear, or half as dear, as they are beside plain steps."""
     where = machine(linear if off < 1 else flat, 0.8)
     simulation = Simulation(where, MOST, prices=where.prices(MOST, off=off))
@@ -117,7 +115,7 @@ class Heard(EngineObserver):
         return [r.drafted for r in self.steps]
 
 
-def test_drafting_returns_soon_after_a_better_draft_was_loaded() -> None:
+def test_automatic_depth_resumes_drafting_soon_after_better_draft_is_loaded() -> None:
     where, heard = machine(mild, 0.0), Heard()
     simulation = started(where, observer=heard)
     simulation.run([ask(4000)])
@@ -134,7 +132,7 @@ def test_drafting_returns_soon_after_a_better_draft_was_loaded() -> None:
     assert min(heard.depths()[-10:]) > 0
 
 
-def test_drafting_returns_within_its_longest_wait_when_texts_become_easier() -> None:
+def test_automatic_depth_resumes_drafting_when_texts_become_easier() -> None:
     where, heard = machine(mild, 0.0), Heard()
     simulation = started(where, observer=heard)
     simulation.run([ask(6000)])
@@ -146,7 +144,7 @@ def test_drafting_returns_within_its_longest_wait_when_texts_become_easier() -> 
     assert resumed < 600
 
 
-def test_failed_explorations_wait_longer_each_time() -> None:
+def test_failed_draft_explorations_become_ever_rarer() -> None:
     heard = Heard()
     started(machine(mild, 0.0), observer=heard).run([ask(4000)])
     tried = [i for i, depth in enumerate(heard.depths()) if depth]
@@ -155,7 +153,7 @@ def test_failed_explorations_wait_longer_each_time() -> None:
     assert max(late) > 100
 
 
-def test_exploration_stays_within_its_budget() -> None:
+def test_exploration_budget_refuses_trials_costing_more_than_its_balance() -> None:
     budget = ExplorationBudget(share=0.01)
     budget.record_step(1.0, 0.01)
     assert budget.seconds == pytest.approx(0.02)
@@ -169,7 +167,7 @@ def test_exploration_stays_within_its_budget() -> None:
     assert budget.seconds == pytest.approx(-0.05), "bounded, so that it comes back"
 
 
-def test_a_parked_row_is_taken_in_by_slices_and_not_before_it_is_worth_it() -> None:
+def test_parked_sequence_is_prefilled_into_draft_in_slices_only_once_drafting_pays() -> None:
     where = machine(mild, 0.0)
     simulation = started(where)
     simulation.run([ask(2000)])
@@ -186,7 +184,7 @@ def test_a_parked_row_is_taken_in_by_slices_and_not_before_it_is_worth_it() -> N
     assert 16 < simulation.drafter.longest_slice <= 512
 
 
-def test_answers_that_are_short_are_not_taken_in_for_a_draft_that_would_only_pay_for_long_ones() -> None:
+def test_automatic_depth_skips_draft_prefill_for_answers_too_short_to_repay_it() -> None:
     """Eight clients whose answers end by themselves, long before what they may have written. With a draft decoding is a
     tenth faster, but that takes nearly two steps to take in a prompt: all in all it is a fifth slower."""
     ends = 40
@@ -209,7 +207,7 @@ def test_answers_that_are_short_are_not_taken_in_for_a_draft_that_would_only_pay
     assert rate(automatic(MOST)) > 0.9 * plain
 
 
-def test_depth_never_exceeds_the_plan_and_reports_its_cap() -> None:
+def test_automatic_depth_stays_within_plan_and_reports_capped_steps() -> None:
     heard = Heard()
     started(machine(flat, 0.95), observer=heard).run([ask(400, automatic(2)), ask(400, automatic(3))])
     assert max(heard.depths()) == 3
@@ -218,7 +216,7 @@ def test_depth_never_exceeds_the_plan_and_reports_its_cap() -> None:
     assert not any(r.parked for r in drafted)
 
 
-def test_a_row_that_was_lowered_stays_below() -> None:
+def test_lowered_running_sequence_drafts_no_deeper_than_new_bound() -> None:
     heard = Heard()
     simulation = started(machine(flat, 0.95), observer=heard)
     sink = simulation.add(ask(400))
@@ -232,7 +230,7 @@ def test_a_row_that_was_lowered_stays_below() -> None:
     assert sink.done.lowered == "hot"
 
 
-def test_steps_that_draft_nothing_because_it_does_not_pay_are_parked() -> None:
+def test_steps_not_drafting_because_it_does_not_pay_are_counted_as_parked() -> None:
     heard = Heard()
     started(machine(linear, 0.9), observer=heard).run([ask(100)])
     plain = [r for r in heard.steps[1:-1] if not r.drafted]  # the first is the prompt's, the last may not draft
@@ -241,7 +239,7 @@ def test_steps_that_draft_nothing_because_it_does_not_pay_are_parked() -> None:
     assert not any(r.capped for r in plain)
 
 
-def test_a_row_of_fixed_depth_drafts_as_its_plan_says_and_others_draft_along_since_that_costs_no_more() -> None:
+def test_automatic_sequence_drafts_along_with_fixed_depth_sequence_in_same_batch() -> None:
     where = machine(linear, 0.9)
     control = DepthControl(StepCosts(where.prices(MOST)), MOST, measurement=PlainMeasurement(1e9))
     simulation = started(where, depth=control)
@@ -261,7 +259,7 @@ def test_a_row_of_fixed_depth_drafts_as_its_plan_says_and_others_draft_along_sin
     assert along.parked_steps > 50, "alone it does not pay"
 
 
-def test_the_daemons_own_requests_teach_nothing() -> None:
+def test_probe_requests_do_not_feed_acceptance_estimates() -> None:
     simulation = started(machine(mild, 0.9))
     simulation.run([replace(ask(100, speculative(3)), origin=Origin.PROBE)])
     assert not simulation.depth.acceptance.evidence
@@ -269,7 +267,7 @@ def test_the_daemons_own_requests_teach_nothing() -> None:
     assert simulation.depth.acceptance.evidence
 
 
-def test_kinds_of_text_are_told_apart_and_share_a_batch() -> None:
+def test_depth_control_estimates_acceptance_separately_for_each_workload_class() -> None:
     where, heard = machine(mild, 0.95), Heard()
     where.stands = {CODE: [0.95], PROSE: [0.05]}
     simulation = started(where, observer=heard)
@@ -282,7 +280,7 @@ def test_kinds_of_text_are_told_apart_and_share_a_batch() -> None:
     assert sum(heard.depths()) > 200
 
 
-def test_texts_are_the_targets_own_whatever_is_chosen() -> None:
+def test_greedy_text_is_the_same_with_any_automatic_depth_plan() -> None:
     models = scripted_models(0.7)
     prompts = [[3, 1, 4], [1, 5, 9, 2, 6], [5, 3]]
     alone = [Rig(models).run([request(p, autoregressive(), max_tokens=80)])[0].tokens for p in prompts]
@@ -292,7 +290,7 @@ def test_texts_are_the_targets_own_whatever_is_chosen() -> None:
     assert [sink.tokens for sink in sinks] == alone
 
 
-def test_prompt_lookup_takes_the_drafts_place_where_the_text_recurs_and_is_counted_as_itself() -> None:
+def test_prompt_lookup_replaces_failing_draft_on_repetitive_text_and_is_counted_separately() -> None:
     """A target that says the same four tokens again and again, a draft that is always wrong."""
     from draftd.engine.drafters.prompt_lookup import PromptLookup
     from tests.simulated_machine import SimulatedTarget
@@ -316,7 +314,7 @@ def test_prompt_lookup_takes_the_drafts_place_where_the_text_recurs_and_is_count
     assert sink.done.stats.counts.drafted == sum(by.values())
 
 
-def test_a_step_that_only_replays_starts_none_ahead() -> None:
+def test_step_that_only_replays_tokens_does_not_start_the_next_step_ahead() -> None:
     """Or the step after it, which may draft again, would draft nothing either."""
     simulation = started(machine(flat, 0.9))
     simulation.run([ask(64)])

@@ -58,7 +58,7 @@ EDGES = [
 ]
 
 
-def test_parameters_at_the_edge_of_float32_have_their_distribution() -> None:
+def test_extreme_sampling_parameters_give_exact_distribution_in_float32() -> None:
     logits = mx.random.normal((1, 3, 500), key=mx.random.key(2)) * 30.0
     beside = SamplingParams(0.8, top_p=0.9, min_p=0.01, top_k=20)
     for params in EDGES:
@@ -73,7 +73,7 @@ def test_parameters_at_the_edge_of_float32_have_their_distribution() -> None:
 
 
 @pytest.mark.parametrize("spread", [1.0, 4.0, 30.0])
-def test_each_row_has_the_distribution_that_its_parameters_say(spread: float) -> None:
+def test_batched_sampling_gives_each_row_the_distribution_of_its_parameters(spread: float) -> None:
     logits = mx.random.normal((len(WAYS), 3, 500), key=mx.random.key(1)) * spread
     found = np.array(Sampling(WAYS).distribution(logits, [0] * len(WAYS)))
     for row, params in enumerate(WAYS):

@@ -25,7 +25,9 @@ def resident() -> int:
     return psutil.Process().memory_info().rss
 
 
-def test_a_drafts_bytes_leave_mlx_and_the_process_and_come_back(running, nano, nano_pair, prompts, tmp_path):
+def test_unloading_draft_frees_its_memory_and_loading_it_again_takes_it_back(
+    running, nano, nano_pair, prompts, tmp_path
+):
     import mlx.core as mx
 
     # Most of it in arrays that no C library keeps for reuse: smaller ones may stay with the process.
@@ -59,7 +61,7 @@ def test_a_drafts_bytes_leave_mlx_and_the_process_and_come_back(running, nano, n
         assert resident() - freed >= 0.7 * size
 
 
-def test_unloaded_draft_has_no_references_left(running, nano, prompts):
+def test_unloaded_draft_model_has_no_references_left(running, nano, prompts):
     gone = []
 
     def load():
@@ -73,7 +75,7 @@ def test_unloaded_draft_has_no_references_left(running, nano, prompts):
     assert gone[0]() is None
 
 
-def test_requests_run_on_at_their_pace_while_a_draft_is_read(running, nano, nano_pair, prompts, tmp_path):
+def test_running_request_keeps_decoding_while_draft_weights_load(running, nano, nano_pair, prompts, tmp_path):
     folder = random_draft(nano_pair.draft, tmp_path / "big", hidden=1024, layers=3, inner=3072)  # some 170 MB
 
     def load():
@@ -92,7 +94,7 @@ def test_requests_run_on_at_their_pace_while_a_draft_is_read(running, nano, nano
     engine.worker.keep(NONE).result(30)
 
 
-def test_a_light_draft_is_loaded_when_it_is_wanted_and_changes_no_text(running, nano, nano_pair, prompts, tmp_path):
+def test_light_draft_loads_on_demand_and_leaves_text_unchanged(running, nano, nano_pair, prompts, tmp_path):
     light = quantised(nano_pair.draft, tmp_path / "light", bits=4)
     engine = running(lambda: nano(light=light))
     assert LIGHT in engine.info.drafters
@@ -108,7 +110,7 @@ def test_a_light_draft_is_loaded_when_it_is_wanted_and_changes_no_text(running, 
     assert sum(s.done.stats.counts.accepted for s in sinks) > 10
 
 
-def test_a_light_draft_of_another_tokenizer_is_not_offered(running, nano, nano_pair, tmp_path):
+def test_light_draft_with_different_tokenizer_is_not_offered(running, nano, nano_pair, tmp_path):
     from tests.unit.engine.drafts import change_tokenizer
 
     light = quantised(nano_pair.draft, tmp_path / "light", bits=4)
@@ -120,7 +122,7 @@ def test_a_light_draft_of_another_tokenizer_is_not_offered(running, nano, nano_p
     assert engine.worker.keep(frozenset({DRAFT, LIGHT})).result(10) == engine.info.draft_weight_bytes
 
 
-def test_the_gap_between_two_logits_is_the_targets_own(running, nano, prompts):
+def test_worker_logit_gap_equals_target_models_logit_difference(running, nano, prompts):
     import mlx.core as mx
 
     models = []

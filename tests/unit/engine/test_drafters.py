@@ -45,7 +45,7 @@ def models_with(registry: DrafterRegistry, draft: object = None) -> LoadedModels
     return assemble(tiny_llama(1), draft, tokenizer, context_length=4096, registry=registry, **names)
 
 
-def test_a_drafter_registered_by_name_serves_a_request(running):
+def test_registered_custom_drafter_serves_request_by_name(running):
     registry = built_in_drafters()
     registry.register("repeat", lambda provided: Repeat())
     engine = running(lambda: models_with(registry))
@@ -63,7 +63,7 @@ def test_a_drafter_registered_by_name_serves_a_request(running):
     assert sinks[1].done.degraded == ""
 
 
-def test_a_drafter_is_refused_where_its_need_is_not_met():
+def test_drafter_with_unmet_requirement_is_not_offered_and_reason_is_given():
     registry = built_in_drafters()
     registry.register("eagle", lambda provided: Repeat(), DrafterNeeds.HIDDEN_STATES)
     registry.register("medusa", lambda provided: Repeat(), DrafterNeeds.MODEL)
@@ -74,7 +74,7 @@ def test_a_drafter_is_refused_where_its_need_is_not_met():
     assert info.why_no("medusa") == "it needs a model of its own, and none is configured for it"
 
 
-def test_an_unknown_or_taken_name_lists_those_registered():
+def test_drafter_registry_rejects_unknown_taken_and_malformed_names():
     registry = built_in_drafters()
     with pytest.raises(ConfigError, match="model.drafter: got 'eagle'; allowed: draft_model, light_draft_model, prom"):
         registry.get("eagle", "model.drafter")
@@ -85,7 +85,7 @@ def test_an_unknown_or_taken_name_lists_those_registered():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_draft_model_rolls_back_to_the_common_prefix(seed):
+def test_draft_model_proposals_depend_only_on_text_after_guesses_are_rolled_back(seed):
     """Whatever is guessed, taken back and guessed anew, its proposals are those of one that knows only the text."""
     dice, model, sampling = random.Random(seed), tiny_llama(2), Sampling([GREEDY])
     drafter, text = DraftModel(model, VOCAB), Text([1, 2, 3, 4])
@@ -116,7 +116,7 @@ def naive(tokens: list[int], depth: int) -> list[int]:
 
 @examples(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 6), st.data())
-def test_lookup_finds_the_latest_match_of_the_longest_n_gram(tokens, depth, data):
+def test_prompt_lookup_continues_latest_match_of_longest_n_gram(tokens, depth, data):
     lookup, text, at = PromptLookup(), Text([]), 1
     while True:
         text.tokens, text.guesses = tokens[:at], 0
@@ -126,21 +126,21 @@ def test_lookup_finds_the_latest_match_of_the_longest_n_gram(tokens, depth, data
         at = min(len(tokens), at + data.draw(st.integers(1, 9)))
 
 
-def test_lookup_forgets_guesses_that_were_taken_back():
+def test_prompt_lookup_forgets_guessed_tokens_that_were_rolled_back():
     lookup, text = PromptLookup(), Text([1, 2, 3, 9, 9, 1, 2], guesses=2)
     assert lookup.continuation(text, 2) == [3, 9]
     text.tokens, text.guesses = [1, 2, 3, 9, 9, 5, 1, 2, 6, 1, 2], 0
     assert lookup.continuation(text, 2) == [6, 1]
 
 
-def test_a_long_text_is_indexed_over_several_steps():
+def test_prompt_lookup_indexes_long_text_over_several_steps():
     """All of 30,000 tokens at once would hold the other sequences up for 100 ms."""
     text, lookup = Text([*range(2600), 2500, 2501, 2502]), PromptLookup()
     found = [lookup.continuation(text, 2) for _ in range(3)]
     assert found == [[], [], [2503, 2504]]
 
 
-def test_merging_keeps_each_sequences_own_draft():
+def test_merged_draft_keeps_proposal_of_each_sequence():
     one = Draft(mx.array([[1, 2, 3]], dtype=mx.uint32), [3], None, [3])
     two = Draft(mx.array([[4], [0]], dtype=mx.uint32), [1, 0], None, [0, 0])
     merged = merge([([2], one), ([0, 3], two)], 4, 10, deterministic=True)
@@ -167,6 +167,6 @@ def test_merging_empty_proposals_gives_no_draft():
         ({"fallback": {"lighter": ["eagle"]}}, "fallback.lighter: got 'eagle'; allowed: draft_model, light_draft"),
     ],
 )
-def test_a_setting_that_names_no_drafter_is_refused(settings, said):
+def test_setting_naming_unknown_drafter_is_refused_with_config_error(settings, said):
     with pytest.raises(ConfigError, match=said):
         check_drafters(Settings(**settings), built_in_drafters())

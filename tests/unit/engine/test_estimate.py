@@ -53,7 +53,9 @@ def estimate(
         ([], [], 0),
     ],
 )
-def test_best_depth_has_the_most_tokens_over_its_time(rates: list[float], ratios: list[float], depth: int) -> None:
+def test_best_depth_maximises_expected_tokens_per_step_time(
+    rates: list[float], ratios: list[float], depth: int
+) -> None:
     assert best_depth(expected(*rates), [1.0, *ratios]) == depth
 
 
@@ -71,7 +73,7 @@ def test_best_depth_has_the_most_tokens_over_its_time(rates: list[float], ratios
         (3, 3, 5, 0, 3.0),
     ],
 )
-def test_a_step_takes_its_deepest_rows_steps_and_its_widest_rows_verification(
+def test_step_time_estimate_uses_deepest_draft_and_widest_verification(
     fixed_depth: int, fixed_steps: int, depth: int, lookup: int, seconds: float
 ) -> None:
     found = estimate(candidate(expected(0.9)), fixed_depth=fixed_depth, fixed_steps=fixed_steps)
@@ -83,7 +85,7 @@ def test_a_step_takes_its_deepest_rows_steps_and_its_widest_rows_verification(
     [[[1.0, 1.0]], [[0.5, 0.5]], [[0.0, 0.0]], [[0.8] * 4], [[0.9] * 3, [0.6] * 3], [[0.8] * 4] * 4],
     ids=str,
 )
-def test_tokens_replayed_after_a_rejection_are_verified_again(sequences: list[list[float]]) -> None:
+def test_expected_replay_after_rejections_matches_simulated_positions_and_time(sequences: list[list[float]]) -> None:
     batch = replace(estimate(*[candidate(expected(*rates)) for rates in sequences]), replays=True)
     depth = len(sequences[0])
     most = min(depth, MOST_REPLAYED)
@@ -107,7 +109,7 @@ def test_tokens_replayed_after_a_rejection_are_verified_again(sequences: list[li
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_best_is_the_best_of_all(seed: int) -> None:
+def test_best_draft_and_lookup_depths_match_exhaustive_search(seed: int) -> None:
     dice = random.Random(seed)
 
     def stands() -> list[float]:
@@ -131,7 +133,7 @@ def test_the_best_is_the_best_of_all(seed: int) -> None:
     assert found.rate == pytest.approx(rate(found.depth, found.lookup))
 
 
-def test_a_text_unknown_to_its_drafter_counts_only_if_asked() -> None:
+def test_depth_estimate_ignores_draft_of_unprefilled_sequence_unless_requested() -> None:
     unknown = estimate(candidate(expected(0.9, 0.9, 0.9, 0.9, 0.9, 0.9), ready=False))
     assert unknown.best() == BestDepths(0, 0, 1.0, 1.0)
     assert unknown.best(if_ready=True).depth > 0
@@ -157,14 +159,14 @@ def ended(lengths: AnswerLengths, *tokens: int, reason: FinishReason = FinishRea
         lengths.learn(over)
 
 
-def test_before_any_was_seen_it_is_a_guess_and_never_more_than_it_may_be() -> None:
+def test_expected_answer_length_starts_at_default_capped_by_max_tokens() -> None:
     lengths = AnswerLengths()
     assert lengths.expected_remaining(sequence()) == 128
     assert lengths.expected_remaining(sequence(allowed=50)) == 50
     assert lengths.expected_remaining(sequence(allowed=50, emitted=40)) == 10
 
 
-def test_expected_answer_length_approaches_its_classs_mean() -> None:
+def test_expected_answer_length_approaches_mean_of_its_workload_class() -> None:
     lengths = AnswerLengths()
     ended(lengths, *[20] * 12)
     assert lengths.expected_remaining(sequence()) == pytest.approx(44, abs=3)
@@ -183,13 +185,13 @@ def test_old_answer_lengths_are_forgotten_over_time() -> None:
 
 
 @pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.DEADLINE, FinishReason.ERROR])
-def test_an_answer_that_was_broken_off_says_nothing(reason: FinishReason) -> None:
+def test_cancelled_or_failed_answers_do_not_change_expected_answer_length(reason: FinishReason) -> None:
     lengths = AnswerLengths()
     ended(lengths, *[3] * 50, reason=reason)
     assert lengths.expected_remaining(sequence()) == 128
 
 
-def test_nor_does_what_the_daemon_asks_itself() -> None:
+def test_probe_answers_do_not_change_expected_answer_length() -> None:
     lengths = AnswerLengths()
     ended(lengths, *[3] * 50, origin=Origin.PROBE)
     assert lengths.expected_remaining(sequence()) == 128

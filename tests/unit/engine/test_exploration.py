@@ -54,7 +54,7 @@ def run(clock: Clock, measurement: PlainMeasurement) -> tuple[list[int], Steps, 
     return sink.tokens, heard, rig
 
 
-def test_a_few_steps_are_plain_each_time_that_much_was_drafted_and_the_text_is_the_same(clock: Clock) -> None:
+def test_periodic_autoregressive_measurement_steps_leave_text_unchanged(clock: Clock) -> None:
     never, quiet, _ = run(clock, PlainMeasurement(1e9))
     often, heard, _ = run(clock, PlainMeasurement(10 * STEP))
     assert often == never
@@ -64,7 +64,7 @@ def test_a_few_steps_are_plain_each_time_that_much_was_drafted_and_the_text_is_t
     assert len(drafted) > heard.plain, "drafting is the rule"
 
 
-def test_rejected_tokens_leave_the_drafts_cache_before_plain_steps(clock: Clock) -> None:
+def test_autoregressive_measurement_steps_do_not_lower_draft_acceptance(clock: Clock) -> None:
     _, quiet, _ = run(clock, PlainMeasurement(1e9))
     _, heard, _ = run(clock, PlainMeasurement(5 * STEP))
     assert heard.plain >= 12
@@ -75,7 +75,7 @@ def test_rejected_tokens_leave_the_drafts_cache_before_plain_steps(clock: Clock)
     assert acceptance(heard) > 0.7 * acceptance(quiet)  # a stale entry makes all that it drafts from there on wrong
 
 
-def test_the_price_follows_a_machine_that_has_become_slower_while_all_draft(clock: Clock) -> None:
+def test_autoregressive_step_cost_follows_slower_machine_while_all_requests_draft(clock: Clock) -> None:
     _, _, rig = run(clock, PlainMeasurement(1e9))
     costs = rig.scheduler.local.depth.costs
     for _ in range(60):
@@ -87,7 +87,7 @@ def test_the_price_follows_a_machine_that_has_become_slower_while_all_draft(cloc
     assert costs.plain(Batch(1)) > 0.8 * STEP
 
 
-def test_a_plain_step_that_is_not_pipelined_is_no_measurement() -> None:
+def test_autoregressive_cost_measurement_is_abandoned_when_its_step_is_not_pipelined() -> None:
     one = PlainMeasurement(1.0)
     one.record_step(2.0, drafting=True, pipelined=False)
     assert one.begins([])
@@ -96,7 +96,7 @@ def test_a_plain_step_that_is_not_pipelined_is_no_measurement() -> None:
     assert not one.begins([]), "and comes again in its time"
 
 
-def test_steps_that_are_plain_anyway_are_measurement_enough() -> None:
+def test_recent_autoregressive_steps_make_a_cost_measurement_unnecessary() -> None:
     one = PlainMeasurement(1.0)
     one.record_step(5.0, drafting=True, pipelined=False)
     one.record_step(0.1, drafting=False, pipelined=True)
