@@ -55,7 +55,7 @@ class Reading(Fingerprints):
         return super()._hash_file(file, size)
 
 
-def test_fingerprint_hashes_exactly_the_files_of_the_model(folder: Path) -> None:
+def test_fingerprint_lists_model_files_with_kind_size_and_sha256(folder: Path) -> None:
     taken = Fingerprints().of(folder)
     assert taken.quantization == "4 bits, groups of 64"
     kinds = {file.name: file.kind for file in taken.files}
@@ -77,7 +77,7 @@ def test_fingerprint_hashes_exactly_the_files_of_the_model(folder: Path) -> None
     assert (embedded.bytes, embedded.sha256) == (len(TEMPLATE.encode()), sha(TEMPLATE.encode()))
 
 
-def test_each_file_is_hashed_once_until_it_is_another(folder: Path) -> None:
+def test_model_file_is_hashed_once_until_it_changes(folder: Path) -> None:
     prints = Reading()
     before = prints.of(folder)
     assert len(prints.read) == 8
@@ -89,7 +89,7 @@ def test_each_file_is_hashed_once_until_it_is_another(folder: Path) -> None:
     assert prints.read == ["merges.txt"]
 
 
-def test_a_file_in_the_place_of_another_is_hashed_even_where_its_size_and_time_are_the_same(folder: Path) -> None:
+def test_replaced_model_file_of_same_size_and_time_is_hashed_again(folder: Path) -> None:
     prints, file = Fingerprints(), folder / "merges.txt"
     before, stat, noted = prints.of(folder), file.stat(), ModelFiles.of(folder)
     fresh = folder / "fresh"
@@ -102,14 +102,14 @@ def test_a_file_in_the_place_of_another_is_hashed_even_where_its_size_and_time_a
     assert noted.changed
 
 
-def test_file_that_another_process_hashed_is_not_hashed_again(folder: Path, tmp_path: Path) -> None:
+def test_model_file_hashed_by_another_process_is_not_hashed_again(folder: Path, tmp_path: Path) -> None:
     mine, theirs = (Reading(tmp_path / "state" / "fingerprints.json") for _ in range(2))
     assert theirs.of(folder) == mine.of(folder)
     assert len(theirs.read) == 8
     assert mine.read == []
 
 
-def test_files_that_went_are_neither_told_nor_remembered(folder: Path, tmp_path: Path) -> None:
+def test_removed_model_files_disappear_from_fingerprint_and_its_cache(folder: Path, tmp_path: Path) -> None:
     prints = Fingerprints()
     prints.of(folder)
     (folder / "merges.txt").unlink()
@@ -120,7 +120,7 @@ def test_files_that_went_are_neither_told_nor_remembered(folder: Path, tmp_path:
     assert prints._digests == {}
 
 
-def test_a_file_that_is_written_meanwhile_is_hashed_anew(folder: Path) -> None:
+def test_model_file_written_during_hashing_is_hashed_again(folder: Path) -> None:
     class Written(Reading):
         def _hash_file(self, file: Path, size: int) -> str:
             found = super()._hash_file(file, size)
@@ -134,7 +134,7 @@ def test_a_file_that_is_written_meanwhile_is_hashed_anew(folder: Path) -> None:
     assert prints.read.count("merges.txt") == 2
 
 
-def test_a_file_that_never_comes_to_rest_is_refused_by_name(folder: Path) -> None:
+def test_fingerprint_of_model_file_that_keeps_growing_is_refused_by_file_name(folder: Path) -> None:
     class Growing(Fingerprints):
         def _hash_file(self, file: Path, size: int) -> str:
             if file.name == "merges.txt":
@@ -146,11 +146,13 @@ def test_a_file_that_never_comes_to_rest_is_refused_by_name(folder: Path) -> Non
         Growing().of(folder)
 
 
-def test_no_more_is_read_of_a_file_than_it_had(folder: Path) -> None:
+def test_fingerprint_reads_a_file_only_up_to_its_initial_size(folder: Path) -> None:
     assert Fingerprints()._hash_file(folder / "merges.txt", 2) == sha(b"a ")
 
 
-def test_unreadable_file_is_refused_by_name_without_its_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_model_file_is_refused_by_name_without_its_path(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = Path.open
 
     def refuse(path: Path, *args: object, **options: object) -> object:
@@ -164,7 +166,7 @@ def test_unreadable_file_is_refused_by_name_without_its_path(folder: Path, monke
     assert refused.value.message == "tokenizer.json: Permission denied"
 
 
-def test_closing_ends_it_within_a_piece(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_fingerprints_stops_hashing_after_current_piece(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is larger than any piece: it is not read to its end."""
     prints, hashed = Fingerprints(), list[int]()
 
@@ -204,7 +206,7 @@ def test_closing_ends_it_within_a_piece(folder: Path, monkeypatch: pytest.Monkey
         ({}, "unknown"),
     ],
 )
-def test_quantisation_of_a_config_is_put_in_words(config: dict[str, object], words: str) -> None:
+def test_quantisation_settings_are_described_in_words(config: dict[str, object], words: str) -> None:
     assert quantization(config) == words
 
 
@@ -219,12 +221,12 @@ def test_quantisation_of_a_config_is_put_in_words(config: dict[str, object], wor
         ("{ this is no JSON", "none"),
     ],
 )
-def test_the_quantisation_of_a_configuration(folder: Path, config: str, words: str) -> None:
+def test_fingerprint_finds_quantisation_in_model_config_file(folder: Path, config: str, words: str) -> None:
     (folder / "config.json").write_text(config)
     assert Fingerprints().of(folder).quantization == words
 
 
-def test_several_chat_templates_in_one_configuration_are_one_text(folder: Path) -> None:
+def test_fingerprint_hashes_list_of_chat_templates_regardless_of_key_order(folder: Path) -> None:
     def template(found: list[dict[str, str]]) -> str:
         (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": found}))
         return Fingerprints().of(folder).files[-1].sha256
@@ -234,7 +236,7 @@ def test_several_chat_templates_in_one_configuration_are_one_text(folder: Path) 
     assert template([{"name": "default", "template": "a"}, {"name": "tool_use", "template": "c"}]) != one
 
 
-def test_files_are_as_they_were_until_one_is_not(folder: Path) -> None:
+def test_model_files_report_a_change_when_any_read_file_changes(folder: Path) -> None:
     noted = ModelFiles.of(folder)
     assert not noted.changed
     (folder / "README.md").write_text("rewritten")
@@ -254,7 +256,7 @@ def test_files_are_as_they_were_until_one_is_not(folder: Path) -> None:
     assert noted.changed
 
 
-def test_a_link_stands_for_what_it_leads_to(folder: Path, tmp_path: Path) -> None:
+def test_fingerprint_follows_symlinks_to_model_files(folder: Path, tmp_path: Path) -> None:
     """As a hub's snapshot has them."""
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()

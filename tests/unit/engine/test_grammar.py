@@ -75,7 +75,7 @@ def answers(
     return Rig(models).run(asked)
 
 
-def test_constrained_text_is_the_same_at_every_plan(nano: LoadedModels):
+def test_grammar_constrained_text_is_the_same_under_every_draft_plan(nano: LoadedModels):
     """Beside each other: greedy, with a seed, and with a seed and filters."""
     source, samplings = grammar.json_schema(json.dumps(SCHEMA)), list(SAMPLINGS.values())
     plain = answers(nano, autoregressive(), samplings, source, free=3)
@@ -92,7 +92,7 @@ def test_constrained_text_is_the_same_at_every_plan(nano: LoadedModels):
         ], name
 
 
-def test_unseeded_answers_have_the_masked_distribution(small: LoadedModels):
+def test_unseeded_grammar_answers_follow_masked_target_distribution(small: LoadedModels):
     """Of 320 answers, the token after a drafted one: each share within 4.5 standard deviations of the target's, over
     what is left of the vocabulary by the grammar."""
     texts, tokenizer = ["So yes", "So no", "So maybe"], small.tokenizer
@@ -116,7 +116,7 @@ def test_unseeded_answers_have_the_masked_distribution(small: LoadedModels):
             assert abs(counted[token] / len(found) - share) <= bound, (plan.drafter, counted, p)
 
 
-def test_a_choice_that_is_not_legal_is_made_again(nano_pair: Any):
+def test_model_that_never_picks_legal_tokens_still_completes_json_schema(nano_pair: Any):
     """Random weights never choose JSON by themselves: each forward that runs ahead is in vain, and taken back, in
     layers with states as well."""
     config = {
@@ -146,7 +146,7 @@ def test_a_choice_that_is_not_legal_is_made_again(nano_pair: Any):
         ]
 
 
-def test_forced_tokens_are_drafted_and_accepted(nano: LoadedModels):
+def test_grammar_forced_tokens_are_drafted_and_mostly_accepted(nano: LoadedModels):
     sinks = answers(nano, speculative(6, GRAMMAR), [SamplingParams()], grammar.json_schema(json.dumps(SCHEMA)))
     counts = [sink.done.stats.counts for sink in sinks]
     assert sum(one.drafted for one in counts) > sum(one.emitted for one in counts) / 2
@@ -154,7 +154,7 @@ def test_forced_tokens_are_drafted_and_accepted(nano: LoadedModels):
     assert not any(one.draft_forwards for one in counts)
 
 
-def test_an_answer_that_was_begun_goes_on_in_its_grammar(nano: LoadedModels):
+def test_grammar_answer_continues_correctly_after_failed_step_is_rebuilt(nano: LoadedModels):
     """After a step that failed every sequence is prefilled anew, with what its answer has by then."""
     source = grammar.json_schema(json.dumps(SCHEMA))
     [whole, *_] = answers(nano, autoregressive(), [SamplingParams()], source)
@@ -169,7 +169,7 @@ def test_an_answer_that_was_begun_goes_on_in_its_grammar(nano: LoadedModels):
     assert sink.tokens == whole.tokens
 
 
-def test_a_thought_may_come_before_the_answer(nano: LoadedModels):
+def test_answer_grammar_permits_reasoning_between_marks_before_answer(nano: LoadedModels):
     """Between marks that are tokens of their own, or text."""
     assert nano.grammars is not None
     body = grammar.choice(["yes"])
@@ -184,7 +184,7 @@ def test_a_thought_may_come_before_the_answer(nano: LoadedModels):
                 assert (matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()) is whole, (marks, text)
 
 
-def test_an_end_that_is_not_legal_is_not_taken(nano: LoadedModels):
+def test_end_token_that_grammar_forbids_does_not_end_answer(nano: LoadedModels):
     """The model would end at once: alone that is seen when it is read, beside a neighbour without a seed masks come
     first."""
     prompt = nano.tokenizer.render_chat([{"role": "user", "content": TEXTS[0]}])
@@ -201,7 +201,7 @@ def test_an_end_that_is_not_legal_is_not_taken(nano: LoadedModels):
     assert sink.tokens == alone.tokens
 
 
-def test_drafts_are_judged_in_a_grammar_without_rollback(nano: LoadedModels):
+def test_drafts_are_verified_under_grammar_whose_matcher_cannot_roll_back(nano: LoadedModels):
     """A mark that is text ends a thought: llguidance lets no matcher take tokens back there."""
     assert nano.grammars is not None
     source = nano.grammars.answer(grammar.choice(["yes"]), thought=("[think]", "[/think]"), begun=True)
@@ -213,7 +213,7 @@ def test_drafts_are_judged_in_a_grammar_without_rollback(nano: LoadedModels):
         assert (found.done.error, found.tokens) == ("", plain.tokens), name
 
 
-def test_a_drafter_whose_grammar_fails_forces_nothing(nano: LoadedModels):
+def test_grammar_drafter_with_failed_matcher_does_not_fail_request(nano: LoadedModels):
     """Such as one that takes too much to follow. Depth control asks it outside of any request."""
     prompt = nano.tokenizer.render_chat([{"role": "user", "content": TEXTS[0]}])
     rig = Rig(nano)
@@ -229,7 +229,7 @@ def test_a_drafter_whose_grammar_fails_forces_nothing(nano: LoadedModels):
     assert len(sink.tokens) > 3
 
 
-def test_a_held_grammar_stays_compiled(nano: LoadedModels, monkeypatch: pytest.MonkeyPatch):
+def test_grammar_in_use_stays_compiled_when_cache_overflows(nano: LoadedModels, monkeypatch: pytest.MonkeyPatch):
     """Until its request has ended, whatever others ask for meanwhile: or the engine thread would compile it."""
     monkeypatch.setattr(grammar, "_KEPT_CHARACTERS", 1000)
     grammars = nano.tokenizer.grammars(4096)
@@ -244,7 +244,7 @@ def test_a_held_grammar_stays_compiled(nano: LoadedModels, monkeypatch: pytest.M
     assert held is grammars.compile(grammar.choice(["held"]))[0]
 
 
-def test_an_illegal_draw_is_replaced_by_what_is_left(small: LoadedModels):
+def test_illegal_draft_token_is_resampled_without_biasing_legal_tokens(small: LoadedModels):
     """A draft that puts half on an illegal token, half on the likeliest legal one, which must not become likelier: its
     share of second tokens, after one first, is within 4.5 standard deviations."""
     assert small.grammars is not None

@@ -35,7 +35,7 @@ def guess() -> Guess:
         pytest.param(0, 3, [4], None, [4, 5, 6], id="begins before the text"),
     ],
 )
-def test_a_proposal_goes_on_with_the_guess_or_takes_its_place(
+def test_verifier_proposal_extends_or_replaces_pending_tokens(
     guess: Guess, known: int, last: int, proposed: list[int], dropped: int | None, pending: list[int]
 ) -> None:
     assert guess.propose(known, last, tuple(proposed)) == dropped
@@ -52,14 +52,14 @@ def test_a_proposal_goes_on_with_the_guess_or_takes_its_place(
         pytest.param([9], 0, [], id="another way at once"),
     ],
 )
-def test_guess_keeps_what_agrees_with_decided_tokens(
+def test_verifier_guess_keeps_pending_tokens_that_agree_with_decided_tokens(
     guess: Guess, tokens: list[int], agreed: int, pending: list[int]
 ) -> None:
     assert guess.decide(tokens) == agreed
     assert (guess.tokens, guess.decided, guess.pending) == (TEXT + tokens + pending, 3 + len(tokens), pending)
 
 
-def test_a_guess_is_cut_and_put_aside(guess: Guess) -> None:
+def test_verifier_guess_can_be_truncated_and_temporarily_hidden(guess: Guess) -> None:
     with guess.aside():
         assert guess.tokens == TEXT
     assert guess.cut(2) == 1

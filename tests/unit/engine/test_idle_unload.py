@@ -41,7 +41,7 @@ def unloaded(engine) -> None:
     until(lambda: engine.worker.status().prefix.bytes == 0)
 
 
-def test_the_next_request_has_the_weights_again(engine):
+def test_request_after_idle_unload_reloads_weights_and_gives_same_text(engine):
     worker, asked = engine.worker, [request(PROMPT, plan) for plan in (autoregressive(), speculative(3))]
     worker.keep(frozenset({DRAFT_MODEL})).result(30)
     expected = engine.answer(*asked)
@@ -61,14 +61,14 @@ def test_the_next_request_has_the_weights_again(engine):
     assert worker.status().weight_bytes == held
 
 
-def test_time_that_the_machine_slept_counts(engine, monkeypatch):
+def test_machine_sleep_time_counts_towards_idle_unload(engine, monkeypatch):
     until(lambda: engine.worker.state is EngineState.READY, 30)
     real = idle.sleepless_seconds
     monkeypatch.setattr(idle, "sleepless_seconds", lambda: real() + 3600.0)
     until(lambda: engine.worker.unloaded, 30, "the weights to go")
 
 
-def test_the_daemons_own_requests_leave_them_unloaded(engine):
+def test_probe_requests_do_not_reload_idle_unloaded_weights(engine):
     unloaded(engine)
     with pytest.raises(NotServing, match="until a client asks"):
         engine.ask(replace(request(PROMPT, autoregressive()), origin=Origin.PROBE))
@@ -79,7 +79,7 @@ def test_the_daemons_own_requests_leave_them_unloaded(engine):
     assert engine.worker.pin_prefix("system", tuple(PROMPT)).result(30).name == "system"
 
 
-def test_a_deadline_counts_while_they_are_read(engine):
+def test_deadline_passing_during_weight_reload_ends_request_and_leaves_weights_unloaded(engine):
     unloaded(engine)
     sink = engine.ask(replace(request(PROMPT, autoregressive()), deadline=time.monotonic()))
     engine.ended(sink)
@@ -87,7 +87,7 @@ def test_a_deadline_counts_while_they_are_read(engine):
     assert engine.worker.unloaded
 
 
-def test_unreadable_weights_fail_only_the_request_that_loads_them(engine, tmp_path, caplog):
+def test_unreadable_weights_fail_only_the_request_that_reloads_them(engine, tmp_path, caplog):
     (expected,) = engine.answer(request(PROMPT, autoregressive()))
     unloaded(engine)
     weights = tmp_path / "model" / "model.safetensors"
@@ -102,7 +102,7 @@ def test_unreadable_weights_fail_only_the_request_that_loads_them(engine, tmp_pa
     assert "its files have changed since they were read" in caplog.text
 
 
-def test_weights_that_give_no_numbers_are_refused_when_they_are_read_again(engine, nano_pair, tmp_path):
+def test_reload_refuses_weights_that_are_or_compute_not_finite_values(engine, nano_pair, tmp_path):
     (expected,) = engine.answer(request(PROMPT, autoregressive()))
     wrong = {mx.nan: "some of its weights are not finite", 3e38: "what it computes is not finite"}
     for value, said in wrong.items():
@@ -121,7 +121,7 @@ def test_weights_that_give_no_numbers_are_refused_when_they_are_read_again(engin
         assert engine.answer(request(PROMPT, autoregressive())) == [expected]
 
 
-def test_other_weights_are_served_as_they_are_then(engine, tmp_path):
+def test_request_after_idle_unload_is_served_with_changed_weights_file(engine, tmp_path):
     (before,) = engine.answer(request(PROMPT, autoregressive()))
     unloaded(engine)
     change_weights(tmp_path / "model", lambda name, array: array[..., ::-1])

@@ -23,7 +23,7 @@ def opened(capacity: int) -> Inbox:
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_request_that_is_ended_gives_its_place_up_at_once(taken: bool) -> None:
+def test_cancelled_request_frees_its_queue_place_at_once(taken: bool) -> None:
     inbox = opened(4)
     requests = [asked(number) for number in range(4)]
     for one in requests:
@@ -56,7 +56,7 @@ def test_single_connection_cannot_take_all_queue_places() -> None:
     assert inbox.counts == (0, 60)
 
 
-def test_choices_are_taken_together_or_not_at_all() -> None:
+def test_choices_of_one_request_are_queued_all_together_or_refused() -> None:
     inbox = opened(64)
     choices = [Arrival(asked(number), Collected()) for number in range(8)]
     for number in range(7):
@@ -70,7 +70,7 @@ def test_choices_are_taken_together_or_not_at_all() -> None:
     assert inbox.counts == (0, 63)
 
 
-def test_requests_that_end_before_a_step_takes_them_are_bounded() -> None:
+def test_requests_cancelled_before_engine_takes_them_are_bounded() -> None:
     inbox = opened(2)
     for number in range(4096):
         inbox.submit(Arrival(one := asked(number), Collected()))

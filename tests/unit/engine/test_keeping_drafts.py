@@ -24,7 +24,7 @@ def text(running, n: int = 40) -> list[int]:
     return running.answer(request(PROMPT, autoregressive(), max_tokens=n))[0]
 
 
-def test_keeping_drafters_loads_exactly_those_drafters(running):
+def test_keep_command_loads_exactly_the_named_draft_models(running):
     engine = running(lambda: scripted_models(0.7, light_acceptance=0.5))
     assert engine.info.drafters == (DRAFT, LIGHT, LOOKUP)
     assert engine.worker.status().loaded == {DRAFT}
@@ -35,7 +35,7 @@ def test_keeping_drafters_loads_exactly_those_drafters(running):
     assert engine.worker.status().loaded == NONE
 
 
-def test_a_draft_is_let_go_once_no_running_request_drafts_with_it(running):
+def test_draft_is_unloaded_once_no_running_request_drafts_with_it(running):
     engine = running(slow)
     sink = engine.ask(request(PROMPT, speculative(3), max_tokens=300))
     engine.begun(sink)
@@ -54,7 +54,7 @@ def test_a_draft_is_let_go_once_no_running_request_drafts_with_it(running):
     assert late.tokens == sink.tokens[:20] == text(engine, 20)
 
 
-def test_a_request_whose_drafter_is_not_held_goes_on_autoregressively_and_says_why(running):
+def test_request_with_unloaded_draft_decodes_autoregressively_and_reports_why(running):
     engine = running(lambda: scripted_models(0.7, light_acceptance=0.7))
     engine.worker.keep(NONE).result(10)
     asked = [request(PROMPT, speculative(3, kind)) for kind in (DRAFT, LIGHT, LOOKUP)]
@@ -68,7 +68,7 @@ def test_a_request_whose_drafter_is_not_held_goes_on_autoregressively_and_says_w
     assert {tuple(s.tokens) for s in sinks} == {tuple(text(engine, 32))}
 
 
-def test_a_later_word_overtakes_an_earlier_one(running):
+def test_later_keep_command_supersedes_an_earlier_pending_keep(running):
     engine = running(lambda: slow(light_acceptance=0.5))
     sink = engine.ask(request(PROMPT, speculative(3), max_tokens=200))
     engine.begun(sink)
@@ -82,7 +82,7 @@ def test_a_later_word_overtakes_an_earlier_one(running):
     assert after.done.degraded == ""
 
 
-def test_a_light_draft_drafts_beside_the_draft(running):
+def test_light_draft_and_full_draft_serve_requests_side_by_side(running):
     engine = running(lambda: scripted_models(0.9, light_acceptance=0.4))
     engine.worker.keep(frozenset({DRAFT, LIGHT})).result(10)
     full, light = (engine.ask(request(PROMPT, speculative(1, kind), max_tokens=600)) for kind in (DRAFT, LIGHT))
@@ -92,7 +92,7 @@ def test_a_light_draft_drafts_beside_the_draft(running):
     assert light.done.stats.counts.acceptance == pytest.approx(0.4, abs=0.1)
 
 
-def test_a_draft_that_cannot_be_had_again_is_said_to_whoever_wants_it_and_the_engine_serves_on(running):
+def test_failed_draft_reload_is_reported_to_caller_and_engine_keeps_serving(running):
     class Lost:
         name = "draft"
 
@@ -113,7 +113,7 @@ def test_a_draft_that_cannot_be_had_again_is_said_to_whoever_wants_it_and_the_en
     assert len(text(engine)) == 40
 
 
-def test_commands_that_nobody_took_end_with_the_engine(running):
+def test_pending_engine_commands_fail_with_not_serving_when_engine_closes(running):
     engine = running(slow)
     sink = engine.ask(request(PROMPT, speculative(3), max_tokens=4000))
     engine.begun(sink)
@@ -131,7 +131,7 @@ def test_commands_that_nobody_took_end_with_the_engine(running):
     assert sink.done.reason is FinishReason.CANCELLED
 
 
-def test_commands_end_when_the_engine_fails(running):
+def test_pending_engine_commands_fail_with_not_serving_when_engine_crashes(running):
     engine = running(slow)
     sink = engine.ask(request(PROMPT, speculative(3), max_tokens=4000))
     engine.begun(sink)
@@ -150,7 +150,7 @@ def test_commands_end_when_the_engine_fails(running):
         waits.result(10)
 
 
-def test_commands_in_the_inbox_are_bounded(running):
+def test_engine_inbox_refuses_more_than_64_pending_commands(running):
     engine = running(slow)
     with engine.worker._inbox._wake:  # the engine cannot take any meanwhile
         for _ in range(64):
@@ -159,7 +159,7 @@ def test_commands_in_the_inbox_are_bounded(running):
             engine.worker.lower(1, NONE, "test")
 
 
-def test_before_anything_is_loaded_there_is_nothing_to_keep():
+def test_engine_commands_before_load_are_refused_as_still_loading():
     from draftd.engine.loop import EngineWorker
 
     worker = EngineWorker(lambda progress: slow())

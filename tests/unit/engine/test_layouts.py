@@ -57,17 +57,17 @@ def own_loop(model: Any, prompt: list[int], tokens: int) -> list[int]:
     return [int(token) for token, _ in steps]
 
 
-def test_llama_passes_the_trial_of_the_batched_layout():
+def test_llama_model_passes_trial_of_batched_kv_layout():
     assert why_not_batched(tiny_llama(1)) == ""
 
 
-def test_the_trial_computes_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batched_layout_trial_computes_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a large vocabulary they would take most of its time."""
     monkeypatch.setattr(nn.Embedding, "as_linear", lambda *_: pytest.fail("logits were computed"))
     assert why_not_batched(tiny_llama(1)) == ""
 
 
-def test_layers_that_are_all_alike_are_tried_by_two_of_them():
+def test_batched_layout_trial_uses_two_layers_only_if_all_are_alike():
     model = tiny_llama(1, layers=4)
     layers = model.layers
     with shallow(model):
@@ -79,7 +79,7 @@ def test_layers_that_are_all_alike_are_tried_by_two_of_them():
         assert model.layers is layers, "one of them computes something else"
 
 
-def test_afm7_is_served_with_mlx_lms_own_text(caplog):
+def test_afm7_model_is_decoded_one_by_one_with_same_text_as_mlx_lm(caplog):
     target, draft = tiny_afm7(1), tiny_afm7(2)
     with caplog.at_level(logging.WARNING):
         models = pair(target, draft)
@@ -93,7 +93,7 @@ def test_afm7_is_served_with_mlx_lms_own_text(caplog):
         assert [sink.done.degraded for sink in sinks] == [""] * 3
 
 
-def test_wrong_logits_without_an_error_are_caught():
+def test_batched_layout_trial_detects_silently_wrong_logits_and_decodes_one_by_one():
     model = off_by_the_longest(tiny_llama(1))
     assert why_not_batched(model).startswith("in a batch of unlike lengths its logits differ")
     assert isinstance(make_caches(model), PerSequenceCaches)
@@ -102,7 +102,7 @@ def test_wrong_logits_without_an_error_are_caught():
     assert [sink.tokens for sink in sinks] == [own_loop(model, prompt, 16) for prompt in PROMPTS]
 
 
-def test_trial_gives_a_model_that_writes_to_its_logits_as_many_as_it_has():
+def test_batched_layout_trial_gives_full_logits_to_model_that_masks_them():
     widths = set[int]()
 
     class RulingOut(Model):
@@ -120,12 +120,12 @@ def test_trial_gives_a_model_that_writes_to_its_logits_as_many_as_it_has():
     assert widths == {128}
 
 
-def test_sliding_windows_are_batched_and_can_be_rolled_back_however_long_the_text():
+def test_sliding_window_model_passes_batched_layout_trial():
     model = tiny_llama(1, sliding=16)
     assert why_not_batched(model) == ""
 
 
-def test_a_sliding_window_speculates_to_the_end_of_a_text_of_ten_windows():
+def test_sliding_window_model_speculates_over_ten_windows_with_bounded_memory():
     target = tiny_llama(1, sliding=24, scale=8.0)
     prompts = [[5, 6, 7, 8], [9] * 30, [3, 1]]
     expected = [own_loop(target, prompt, 240) for prompt in prompts]
@@ -145,7 +145,7 @@ def test_a_sliding_window_speculates_to_the_end_of_a_text_of_ten_windows():
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
-def test_models_in_half_precision_pass_the_trial(dtype):
+def test_half_precision_models_pass_batched_layout_trial(dtype):
     model = tiny_llama(1, vocab=256)
     model.set_dtype(dtype)
     assert why_not_batched(model) == ""
@@ -162,7 +162,7 @@ def in_fours(model: Any, forwards: int = 1) -> BatchedCaches:
     return BatchedCaches(model, make=[BatchedAttention, InFours])
 
 
-def test_all_layers_roll_back_as_far_as_the_one_that_goes_furthest():
+def test_mixed_layer_caches_all_roll_back_to_the_coarsest_layers_position():
     caches = in_fours(tiny_llama(1))
     for length in (9, 6, 8):
         one = caches.fresh()
@@ -173,7 +173,7 @@ def test_all_layers_roll_back_as_far_as_the_one_that_goes_furthest():
 
 
 @pytest.mark.parametrize("coarse", ["target", "draft", "both"])
-def test_coarse_caches_are_fed_again_after_a_rollback(monkeypatch, coarse):
+def test_tokens_lost_by_coarse_cache_rollback_are_recomputed_without_changing_text(monkeypatch, coarse):
     target, draft = tiny_llama(1), tiny_llama(2)
     expected = [own_loop(target, prompt, 24) for prompt in PROMPTS]
     if coarse != "draft":

@@ -32,7 +32,7 @@ def trained() -> tuple[Machine, LearntCosts]:
     return where, simulation.depth.learnt()
 
 
-def test_learnt_costs_survive_being_written_and_read() -> None:
+def test_learned_costs_survive_a_json_round_trip_without_machine_speed_offsets() -> None:
     _, learnt = trained()
     document = json.loads(json.dumps(learnt.to_document()))
     again = LearntCosts.of_document(document)
@@ -41,7 +41,7 @@ def test_learnt_costs_survive_being_written_and_read() -> None:
     assert again.to_document() == document
 
 
-def test_learnt_costs_are_scaled_to_a_machine_of_another_speed() -> None:
+def test_learned_costs_are_rescaled_to_a_machine_of_another_speed() -> None:
     where, learnt = trained()
     where.slowdown = 3.0
     costs = StepCosts(learnt.prices)
@@ -57,7 +57,7 @@ def test_learnt_costs_are_scaled_to_a_machine_of_another_speed() -> None:
     assert 3 * first > 0.85 * best
 
 
-def test_learnt_remote_costs_are_used_for_the_same_verifier() -> None:
+def test_learned_remote_costs_are_reused_only_for_the_same_verifier_model() -> None:
     first, workload, kind = RemoteControl(RemoteLimits()), WorkloadClass.CODE, DRAFT_MODEL
     first.follow(MODEL)
     sequence = DecodeSequence.of(replace(request([1, 2, 3], automatic(4)), workload=workload), Collected(), 100)
@@ -98,19 +98,21 @@ def test_learnt_remote_costs_are_used_for_the_same_verifier() -> None:
         ({"acceptance": [["draft_model", False, False, None, [1.0], [1.0]]]}, "learnt.acceptance[0]"),
     ],
 )
-def test_faulty_learnt_document_is_refused_by_its_field(change: dict[str, Any], field: str) -> None:
+def test_learned_costs_document_with_invalid_field_is_refused_naming_the_field(
+    change: dict[str, Any], field: str
+) -> None:
     _, learnt = trained()
     with pytest.raises(ConfigError) as refused:
         LearntCosts.of_document(learnt.to_document() | change)
     assert refused.value.field.startswith(field)
 
 
-def test_no_document_at_all_is_refused() -> None:
+def test_learned_costs_document_that_is_not_an_object_is_refused() -> None:
     with pytest.raises(ConfigError):
         LearntCosts.of_document([])
 
 
-def test_an_engine_tells_what_it_learnt_and_takes_it_up(running) -> None:
+def test_restarted_engine_reuses_learned_acceptance_and_remeasures_first_request_costs(running) -> None:
     models = scripted_models(0.9, step_seconds=0.002)
     engine = running(lambda: models, max_draft_tokens=4)
     engine.answer(request([1, 2, 3], automatic(4), max_tokens=60))
@@ -147,13 +149,13 @@ def drafting_costs(ratio: float, accepted: float, drafts: float = 100.0) -> Lear
         (drafting_costs(1.1, 0.7), "^$"),
     ],
 )
-def test_a_draft_model_that_costs_more_than_it_saves_is_said_with_its_figures(learnt: LearntCosts, said: str) -> None:
+def test_draft_model_costing_more_than_it_saves_gets_warning_with_figures(learnt: LearntCosts, said: str) -> None:
     worth = learnt.worth(DRAFT_MODEL, 4)
     assert worth is not None
     assert re.search(said, worth.warning), worth.warning
 
 
-def test_of_a_draft_model_nothing_is_said_before_enough_is_known() -> None:
+def test_draft_model_is_not_rated_before_enough_is_measured() -> None:
     assert drafting_costs(1.2, 0.98, drafts=3.0).worth(DRAFT_MODEL, 4) is None
     assert drafting_costs(4.86, 0.98).worth(DRAFT_MODEL, 0) is None
     assert LearntCosts(CalibratedCosts()).worth(DRAFT_MODEL, 4) is None

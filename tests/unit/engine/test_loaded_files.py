@@ -58,7 +58,7 @@ def changed(engine, kind: DrafterName = DRAFT) -> bool:
     return engine.worker.files.drafts[kind].changed
 
 
-def test_files_loaded_at_start_are_known(engine):
+def test_model_file_replaced_after_start_is_reported_as_changed(engine):
     assert engine.worker.files.drafts[DRAFT].folder == engine.draft.folder
     assert not changed(engine)
     engine.draft.deploy()
@@ -68,7 +68,7 @@ def test_files_loaded_at_start_are_known(engine):
     assert engine.worker.files.target.changed
 
 
-def test_a_reload_is_of_the_new_file(engine):
+def test_reloading_draft_clears_its_changed_file_status(engine):
     engine.draft.deploy()
     engine.worker.reload_draft().result(10)
     assert not changed(engine)
@@ -76,7 +76,7 @@ def test_a_reload_is_of_the_new_file(engine):
     assert changed(engine)
 
 
-def test_a_reload_that_failed_leaves_what_was(engine):
+def test_failed_draft_reload_keeps_file_reported_as_changed(engine):
     engine.draft.deploy()
     engine.draft.broken = True
     with pytest.raises(ModelLoadError):
@@ -84,7 +84,7 @@ def test_a_reload_that_failed_leaves_what_was(engine):
     assert changed(engine)
 
 
-def test_of_two_drafts_of_which_one_fails_neither_is_new(engine):
+def test_failed_reload_of_one_draft_leaves_both_drafts_reported_as_changed(engine):
     engine.worker.keep(frozenset({DRAFT, LIGHT})).result(10)
     for source in (engine.draft, engine.light):
         source.deploy()
@@ -97,13 +97,13 @@ def test_of_two_drafts_of_which_one_fails_neither_is_new(engine):
     assert changed(engine, DRAFT)
 
 
-def test_a_file_that_changes_while_it_is_read_is_seen_to_have(engine):
+def test_draft_file_replaced_while_being_read_is_reported_as_changed(engine):
     engine.draft.late = True
     engine.worker.reload_draft().result(10)
     assert changed(engine)
 
 
-def test_draft_that_is_not_loaded_is_never_out_of_date(engine):
+def test_unloaded_draft_is_never_reported_as_changed(engine):
     assert not changed(engine, LIGHT)
     engine.light.deploy()
     assert not changed(engine, LIGHT)
@@ -118,18 +118,18 @@ def test_draft_that_is_not_loaded_is_never_out_of_date(engine):
     assert changed(engine, LIGHT)
 
 
-def test_a_draft_that_was_let_go_is_told_with_its_bytes_as_it_was_last(engine):
+def test_unloading_draft_keeps_its_last_size_in_draft_bytes(engine):
     before = dict(engine.worker.draft_bytes)
     assert set(before) == {DRAFT}
     engine.worker.keep(NONE).result(10)
     assert engine.worker.draft_bytes == before
 
 
-def test_how_long_loading_took_is_known_once_it_is_done(engine):
+def test_worker_reports_positive_load_time_after_loading(engine):
     assert engine.worker.load_seconds > 0
 
 
-def test_before_the_models_are_loaded_no_files_are_known():
+def test_worker_reports_no_files_before_models_are_loaded():
     from draftd.engine.loop import EngineWorker
 
     worker = EngineWorker(lambda progress: scripted_models(0.7))

@@ -39,7 +39,7 @@ def text() -> list[int]:
     return Rig(scripted_models(0.7)).run([request(PROMPT, autoregressive(), max_tokens=60)])[0].tokens
 
 
-def test_a_row_drafts_no_deeper_from_the_next_step_on(text):
+def test_lowered_request_drafts_no_deeper_and_keeps_its_text(text):
     rig, sink, heard = begun(scripted_models(0.7), speculative(6))
     rig.scheduler.lower(2, {DRAFT}, "memory is short")
     rig.drain()
@@ -49,7 +49,7 @@ def test_a_row_drafts_no_deeper_from_the_next_step_on(text):
     assert sink.tokens == text
 
 
-def test_a_row_is_never_raised(text):
+def test_lowering_never_raises_a_requests_draft_depth(text):
     rig, sink, heard = begun(scripted_models(0.7), speculative(2))
     rig.scheduler.lower(6, {DRAFT}, "memory is short")
     rig.drain()
@@ -71,7 +71,7 @@ def test_a_row_that_may_not_draft_goes_on_autoregressively_and_its_drafter_forge
     assert sink.tokens == text
 
 
-def test_a_row_changes_to_prompt_lookup_where_that_is_allowed_and_is_counted_as_such():
+def test_lowered_request_switches_to_allowed_prompt_lookup_drafter():
     models = scripted_models(0.7, vocab_size=5)  # few tokens: what was said before recurs
     expected = Rig(models).run([request(PROMPT[:1], autoregressive(), max_tokens=60)])[0].tokens
     heard = Steps()
@@ -89,7 +89,7 @@ def test_a_row_changes_to_prompt_lookup_where_that_is_allowed_and_is_counted_as_
     assert sink.tokens == expected
 
 
-def test_rows_wherever_they_are_are_bound_and_later_ones_are_not(running):
+def test_lowering_affects_running_and_queued_requests_but_not_later_ones(running):
     engine = running(lambda: scripted_models(0.7, step_seconds=0.01), max_batch=1)
     runs = engine.ask(request(PROMPT, speculative(6), max_tokens=40))
     engine.begun(runs)
@@ -104,7 +104,7 @@ def test_rows_wherever_they_are_are_bound_and_later_ones_are_not(running):
     assert waits.tokens == early_sink.tokens == late_sink.tokens == runs.tokens[:20]
 
 
-def test_the_engines_word_binds_what_is_here(running):
+def test_worker_lower_command_degrades_running_request_and_rejects_negative_depth(running):
     engine = running(lambda: scripted_models(0.7, step_seconds=0.005))
     sink = engine.ask(request(PROMPT, speculative(6), max_tokens=60))
     engine.begun(sink)

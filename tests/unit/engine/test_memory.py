@@ -13,7 +13,7 @@ from draftd.engine.memory import MlxMemory, give_back, mlx_memory
 from draftd.models.blas import load_blas
 
 
-def test_an_array_is_counted_whichever_thread_asks() -> None:
+def test_mlx_memory_counts_arrays_from_any_thread() -> None:
     load_blas()
     import mlx.core as mx
 
@@ -34,7 +34,7 @@ def test_an_array_is_counted_whichever_thread_asks() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what the C library keeps is asked for on Linux only")
-def test_freed_memory_is_given_back_to_the_system() -> None:
+def test_freed_small_allocations_are_returned_to_operating_system() -> None:
     load_blas()
     pieces = [bytearray(100_000) for _ in range(1000)]  # too small for a mapping of its own
     last = pieces.pop()  # what lies before it is not given back by itself

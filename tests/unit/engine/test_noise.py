@@ -18,7 +18,7 @@ def values(noise: mx.array) -> np.ndarray:
     return np.array(noise)
 
 
-def test_noise_of_a_seed_ignores_other_rows_and_block_sizes() -> None:
+def test_seeded_noise_depends_only_on_seed_and_token_position() -> None:
     alone = values(Noise([7]).block([3], 0, 4, 50))[0]
     shared = Noise([1, 7, 2**64 - 1])
     assert np.array_equal(values(shared.block([0, 3, 900], 0, 4, 50))[1], alone)
@@ -30,7 +30,7 @@ def test_noise_of_a_seed_ignores_other_rows_and_block_sizes() -> None:
     assert np.array_equal(values(one.block([5], 0, 1, 50))[0, 0], alone[2]), "another start is another block"
 
 
-def test_the_state_of_mlxs_own_generator_is_neither_used_nor_changed() -> None:
+def test_seeded_noise_neither_uses_nor_changes_mlx_random_state() -> None:
     mx.random.seed(1)
     untouched = mx.random.uniform(shape=(3,)).tolist()
     mx.random.seed(1)
@@ -40,13 +40,13 @@ def test_the_state_of_mlxs_own_generator_is_neither_used_nor_changed() -> None:
     assert np.array_equal(values(Noise([7]).block([0], 0, 2, 50)), first)
 
 
-def test_noise_of_a_seed_stays_the_same_between_releases() -> None:
+def test_seeded_noise_matches_fixed_reference_values() -> None:
     """Texts with a seed can be had again after an update: the generator is part of what is promised."""
     found = values(Noise([7]).block([0], 0, 2, 3))[0]
     assert found == pytest.approx(np.array(FIXED), abs=1e-5)
 
 
-def test_noise_is_standard_gumbel_and_uncorrelated() -> None:
+def test_seeded_noise_is_standard_gumbel_and_uncorrelated() -> None:
     """Kolmogorov–Smirnov over 200,000 draws, p above 1e-3; 64 places and seeds that are neighbours correlate by less
     than five deviations. Nothing is drawn anew in another run."""
     of_places = values(Noise([0]).block([0], 0, 64, 3125))[0]
@@ -57,14 +57,14 @@ def test_noise_is_standard_gumbel_and_uncorrelated() -> None:
         assert np.abs(related).max() < 5 / 3125**0.5
 
 
-def test_sampling_from_one_remaining_token_gives_that_token() -> None:
+def test_sampling_with_top_k_of_one_gives_most_likely_token() -> None:
     """Whatever the noise: the other tokens have no mass."""
     logits = mx.random.normal((1, 500, 40), key=mx.random.key(3))
     chosen = Sampling([SamplingParams(2.0, top_k=1, seed=5)]).choose(logits, [0])
     assert mx.array_equal(chosen, mx.argmax(logits, axis=-1)).item()
 
 
-def test_the_extremes_of_the_uniforms_make_finite_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeded_noise_is_finite_at_extreme_uniform_values(monkeypatch: pytest.MonkeyPatch) -> None:
     least, most = 0.0, float(np.nextafter(np.float32(1), np.float32(0)))
     monkeypatch.setattr(mx.random, "uniform", lambda shape, key: mx.array([least, 2.0**-30, 0.5, most]) + 0 * key[0])
     found = values(Noise([1]).block([0], 0, 1, 4))[0, 0]
@@ -73,7 +73,7 @@ def test_the_extremes_of_the_uniforms_make_finite_noise(monkeypatch: pytest.Monk
     assert found[0] > found[1]
 
 
-def test_filters_of_other_rows_change_no_bit_of_a_row() -> None:
+def test_sampling_filters_of_one_row_change_no_bit_of_another_row() -> None:
     """A near tie would fall otherwise."""
     logits = mx.random.normal((2, 30, 200), key=mx.random.key(4)) * 5
     row, filtering = SamplingParams(0.7), SamplingParams(1.0, top_p=0.8, min_p=0.01, top_k=50)
@@ -82,7 +82,9 @@ def test_filters_of_other_rows_change_no_bit_of_a_row() -> None:
     assert mx.array_equal(alone, beside[:1]).item()
 
 
-def test_rows_depths_and_vocabularies_are_compiled_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeded_noise_is_not_recompiled_for_new_batch_depth_or_vocabulary_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A compiler would run for each of them while requests wait."""
     mx.eval(Noise([1]).block([0], 0, 1, 30))
     traced, maximum = 0, mx.maximum

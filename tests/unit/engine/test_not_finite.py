@@ -131,9 +131,7 @@ def faulty(made: Faulty) -> Iterator[Faulty]:
 
 
 @pytest.mark.parametrize(("spoil", "plan", "sampling"), CASES)
-def test_logits_that_are_no_numbers_end_their_request_alone(
-    spoil: str, plan: str, sampling: str, faulty: Faulty
-) -> None:
+def test_non_finite_logits_end_only_the_affected_request(spoil: str, plan: str, sampling: str, faulty: Faulty) -> None:
     expected = faulty.texts(plan, sampling)
     bad = own_token(expected)
     faulty.spoil(bad, SPOILS[spoil])
@@ -146,7 +144,7 @@ def test_logits_that_are_no_numbers_end_their_request_alone(
 
 
 @pytest.mark.parametrize("plan", ["plain", "draft"])
-def test_keys_that_are_no_numbers_reach_no_other_text(plan: str, faulty: Faulty) -> None:
+def test_non_finite_keys_in_cache_do_not_affect_neighbouring_or_later_requests(plan: str, faulty: Faulty) -> None:
     """Neither those beside it, nor one that comes after it and has its place."""
     expected = faulty.texts(plan, "greedy")
     without_numbers(faulty.models.target, own_token(expected))
@@ -160,7 +158,7 @@ def test_keys_that_are_no_numbers_reach_no_other_text(plan: str, faulty: Faulty)
     assert not any(sink.done.degraded for sink in (*sinks[1:], *late))
 
 
-def test_prompt_whose_logits_are_no_numbers_ends_alone(faulty: Faulty) -> None:
+def test_prompt_with_non_finite_logits_fails_alone(faulty: Faulty) -> None:
     prompts = [[1, 2, 3], [4, 5, 90], [6, 7, 8]]
     expected = Rig(faulty.models).run([request(prompt, autoregressive(), max_tokens=8) for prompt in prompts])
     without_numbers(faulty.models.target, 90)
@@ -170,7 +168,7 @@ def test_prompt_whose_logits_are_no_numbers_ends_alone(faulty: Faulty) -> None:
 
 
 @pytest.mark.parametrize("spoil", SPOILS)
-def test_no_log_probabilities_are_told_of_logits_that_are_no_numbers(spoil: str, faulty: Faulty) -> None:
+def test_prompt_log_probabilities_with_non_finite_logits_fail_the_request(spoil: str, faulty: Faulty) -> None:
     """Within a prompt, whose other logits choose the answer."""
     faulty.spoil(90, SPOILS[spoil])
     plain = [request(prompt, autoregressive(), max_tokens=2) for prompt in ([1, 90, 3, 4], [6, 7, 8])]
@@ -180,20 +178,20 @@ def test_no_log_probabilities_are_told_of_logits_that_are_no_numbers(spoil: str,
     assert [sink.prompt is None for sink in sinks] == [True, True, True, False]
 
 
-def test_draft_that_computes_no_numbers_changes_no_text(faulty: Faulty) -> None:
+def test_draft_model_computing_non_finite_values_changes_no_text(faulty: Faulty) -> None:
     expected = faulty.texts("plain", "greedy")
     without_numbers(faulty.models.draft, expected[0][1])
     sinks = Rig(faulty.models).run(asked("draft", "greedy"))
     assert [(sink.tokens, sink.done.error) for sink in sinks] == [(text, "") for text in expected]
 
 
-def test_tokens_that_a_model_rules_out_are_no_error(faulty: Faulty) -> None:
+def test_token_with_minus_infinity_logit_does_not_fail_request(faulty: Faulty) -> None:
     faulty.spoil(PROMPTS[0][-1], one_entry(-float("inf")))
     sinks = Rig(faulty.models).run(asked("draft", "free"))
     assert [ended(sink) for sink in sinks] == [(FinishReason.LENGTH, "")] * 3
 
 
-def test_text_that_a_peer_drafts_ends_with_the_same_error(faulty: Faulty) -> None:
+def test_peer_drafted_text_with_non_finite_logits_ends_with_same_error(faulty: Faulty) -> None:
     expected = faulty.texts("plain", "greedy")
     bad = own_token(expected)
     faulty.spoil(bad, SPOILS["one NaN"])
@@ -211,7 +209,7 @@ def test_text_that_a_peer_drafts_ends_with_the_same_error(faulty: Faulty) -> Non
 
 
 @pytest.mark.parametrize("sampling", ["greedy", "seeded"])
-def test_mask_of_a_grammar_hides_no_logits_that_are_no_numbers(sampling: str, nano_pair: NanoPair) -> None:
+def test_grammar_mask_does_not_hide_non_finite_logits(sampling: str, nano_pair: NanoPair) -> None:
     models = load_models(nano_pair.draft, progress=lambda line: None)
     one = request(PROMPTS[1], autoregressive(), max_tokens=6, sampling=SAMPLINGS[sampling], grammar=regex("[a-z]+"))
     (sink,) = Rig(models).run([one])
@@ -223,7 +221,9 @@ def test_mask_of_a_grammar_hides_no_logits_that_are_no_numbers(sampling: str, na
 
 @pytest.mark.parametrize("vocabulary", [96, 97, 4096])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
-def test_largest_logit_tells_what_is_no_number_wherever_it_is(dtype: mx.Dtype, vocabulary: int) -> None:
+def test_largest_logit_check_detects_nan_or_infinity_at_any_vocabulary_position(
+    dtype: mx.Dtype, vocabulary: int
+) -> None:
     places = mx.arange(vocabulary)[:: max(1, vocabulary // 128)][:, None]  # one in each row
     sound = mx.random.normal((places.shape[0], 1, vocabulary), key=mx.random.key(1)).astype(dtype)
     for value in (float("nan"), float("inf")):
@@ -243,7 +243,7 @@ def too_large(name: str, array: mx.array) -> mx.array:
     return mx.full(array.shape, 3e38, dtype=array.dtype) if name == "model.norm.weight" else array
 
 
-def test_trial_refuses_a_model_that_computes_no_numbers() -> None:
+def test_batched_layout_trial_refuses_model_computing_non_finite_values() -> None:
     model = tiny_llama(1)
     model.model.norm.weight = mx.full((16,), 3e38)
     with pytest.raises(ModelLoadError, match="what it computes is not finite") as caught:
@@ -252,7 +252,9 @@ def test_trial_refuses_a_model_that_computes_no_numbers() -> None:
 
 
 @pytest.mark.parametrize("role", ["model", "draft model"])
-def test_folder_that_computes_no_numbers_is_not_served(role: str, nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_model_folder_computing_non_finite_values_is_refused_at_load(
+    role: str, nano_pair: NanoPair, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(nano_pair.draft, tmp_path / "model"))
     change_weights(folder, too_large)
     target, draft = (folder, None) if role == "model" else (nano_pair.draft, str(folder))
@@ -264,7 +266,9 @@ def test_folder_that_computes_no_numbers_is_not_served(role: str, nano_pair: Nan
     )
 
 
-def test_folder_whose_packed_scales_are_no_numbers_is_not_served(nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_model_with_non_finite_packed_quantisation_scales_is_refused_at_load(
+    nano_pair: NanoPair, tmp_path: Path
+) -> None:
     quantised("nvfp4", 4, 16)(nano_pair.draft, tmp_path / "model")
     change_weights(
         tmp_path / "model",

@@ -24,7 +24,7 @@ class Hears(EngineObserver):
         self.steps += 1
 
 
-def test_an_observer_that_raises_silences_no_other_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_engine_observer_that_raises_does_not_stop_another_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     hears = Hears()
     observers = FanOut(Raises(), hears)
     with caplog.at_level(logging.WARNING):

@@ -19,7 +19,9 @@ WAYS = {"greedy": SamplingParams(), "seeds": SamplingParams(1.0, seed=3), "no se
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_decode_step_waits_for_mlx_once(plan: DecodePlan, way: SamplingParams, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_step_evaluates_mlx_arrays_once(
+    plan: DecodePlan, way: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig = Rig(pair(tiny_llama(1, scale=2.0), tiny_llama(2, scale=2.0)))
     sinks = [rig.add(request([n, 5, 2, 5, 2, 1, 5, 2], plan, max_tokens=40, sampling=way)) for n in range(3)]
     for _ in range(6):

@@ -51,7 +51,7 @@ def rest(rig: Rig, edge: Edge) -> None:
 
 
 @pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED])
-def test_grant_is_drafted_for_and_never_exceeded(sampling):
+def test_verifier_drafts_itself_within_peer_grant_and_never_exceeds_it(sampling):
     expected, steps = text(sampling), Steps()
     rig, edge = Rig(scripted_models(0.8), depth=cheap_drafts(), observer=steps), Edge(PROMPT)
     sink = rig.add(edge.asked(OWN, 8, 120, sampling))
@@ -81,7 +81,7 @@ def test_grant_is_drafted_for_and_never_exceeded(sampling):
     assert sink.tokens == expected
 
 
-def test_text_that_goes_on_is_drafted_for_with_its_own_noise():
+def test_verifier_drafts_continued_seeded_peer_text_with_all_drafts_accepted():
     expected = text(SAMPLED)
     rig, edge = Rig(scripted_models(1.0), depth=cheap_drafts()), Edge([*PROMPT, *expected[:30]])
     rig.add(replace(edge.asked(OWN, 8, 60, SAMPLED), answered=30))
@@ -94,7 +94,7 @@ def test_text_that_goes_on_is_drafted_for_with_its_own_noise():
     assert 0 < drafted == sum(len(one.tokens) - 1 for one in edge.verdicts)
 
 
-def test_long_proposals_free_the_draft_of_a_text():
+def test_long_peer_proposals_free_the_verifiers_draft_cache():
     expected = text(SamplingParams())
     rig, edge = Rig(scripted_models(0.8), depth=cheap_drafts()), Edge(PROMPT)
     rig.add(edge.asked(OWN, 8, 120))
@@ -111,7 +111,7 @@ def test_long_proposals_free_the_draft_of_a_text():
 
 
 @pytest.mark.parametrize("how", ["lowered", "failed"])
-def test_without_its_own_drafter_proposals_are_still_taken(how, monkeypatch):
+def test_verifier_still_accepts_peer_proposals_after_its_drafter_is_lost(how, monkeypatch):
     expected = text(SamplingParams())
     rig, edge = Rig(scripted_models(0.8), depth=cheap_drafts()), Edge(PROMPT)
     sink = rig.add(edge.asked(OWN, 8, 60))
@@ -139,7 +139,7 @@ def test_without_its_own_drafter_proposals_are_still_taken(how, monkeypatch):
     assert sink.done.lowered
 
 
-def test_taking_a_peers_text_in_for_drafts_is_time_that_it_has_had():
+def test_verifier_charges_draft_prefill_time_to_peers_share():
     rig, edge, taken = Rig(scripted_models(0.8), depth=cheap_drafts()), Edge(PROMPT), list[float]()
     rig.add(edge.asked(OWN, 8, 120, SamplingParams()))
     rig.scheduler.step()

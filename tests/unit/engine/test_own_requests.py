@@ -35,7 +35,7 @@ def own(origin: Origin, **options) -> DecodeRequest:
 
 
 @pytest.mark.parametrize("origin", [Origin.PROBE, Origin.CANARY])
-def test_their_askers_hear_of_them_and_no_observer_does(running, origin):
+def test_probe_and_canary_requests_are_hidden_from_observers_and_counters(running, origin):
     hears = Hears()
     engine = running(lambda: scripted_models(0.7), hears)
     client = request(PROMPT, speculative(3))
@@ -48,7 +48,7 @@ def test_their_askers_hear_of_them_and_no_observer_does(running, origin):
     assert status.counts.emitted == len(sinks[1].tokens)
 
 
-def test_a_failing_step_of_theirs_is_no_verifier_error_of_clients(running):
+def test_failing_canary_step_is_not_counted_as_verifier_error(running):
     hears = Hears()
     models = scripted_models(0.7)
     assert isinstance(models.target, ScriptedModel)
@@ -62,7 +62,7 @@ def test_a_failing_step_of_theirs_is_no_verifier_error_of_clients(running):
     assert engine.worker.status().verifier_errors == 0
 
 
-def test_own_requests_are_bounded_and_take_no_clients_place(running):
+def test_probe_requests_are_bounded_and_use_no_client_queue_places(running):
     engine = running(lambda: scripted_models(0.7, step_seconds=0.005), queue_capacity=2, max_batch=1)
     probe = own(Origin.PROBE, max_tokens=2000)
     runs = engine.ask(probe)
