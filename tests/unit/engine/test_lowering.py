@@ -59,7 +59,7 @@ def test_lowering_never_raises_a_requests_draft_depth(text):
 
 
 @pytest.mark.parametrize(("most", "drafters"), [(0, {DRAFT, LOOKUP}), (4, set()), (4, {LIGHT})])
-def test_a_row_that_may_not_draft_goes_on_autoregressively_and_its_drafter_forgets_it(text, most, drafters):
+def test_lowered_request_without_allowed_drafter_drops_draft_cache_and_stops_drafting(text, most, drafters):
     rig, sink, heard = begun(scripted_models(0.7), speculative(4))
     assert rig.scheduler.local.drafting.drafters[DRAFT].nbytes
     rig.scheduler.lower(most, drafters, "memory is short")

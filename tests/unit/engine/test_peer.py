@@ -69,7 +69,7 @@ def texts(models: LoadedModels, sampling: list[SamplingParams], tokens: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_text_is_the_targets_own_whatever_is_sent(models, seed):
+def test_verifier_text_is_the_targets_own_whatever_peers_propose(models, seed):
     chance, tokens = random.Random(seed), 40
     sampling = [SamplingParams(), SAMPLED, SamplingParams(), SAMPLED]
     expected = texts(models, sampling, tokens)
@@ -95,7 +95,7 @@ def test_text_is_the_targets_own_whatever_is_sent(models, seed):
     assert sinks[3].tokens == expected[3]
 
 
-def test_verdict_tells_what_the_step_took(llama):
+def test_verdict_reports_accepted_tokens_times_and_load_of_its_step(llama):
     (text,) = texts(llama, [SamplingParams()], 12)
     rig, edge = Rig(llama, max_batch=4), Edge(PROMPTS[0])
     sink = rig.add(replace(edge.request(4, 12), logprobs=1))
@@ -114,7 +114,7 @@ def test_verdict_tells_what_the_step_took(llama):
     assert rig.scheduler.local.resting == 1
 
 
-def test_granted_tokens_are_pipelined_beside_local_ones(llama):
+def test_peer_granted_tokens_are_pipelined_beside_local_requests(llama):
     expected = texts(llama, [SamplingParams()] * 2, 20)
     rig, edge = Rig(llama, timer=quick()), Edge(PROMPTS[0])
     rig.add(edge.request(4, 20))
@@ -135,7 +135,7 @@ def test_granted_tokens_are_pipelined_beside_local_ones(llama):
     assert sink.tokens == expected[1][: len(sink.tokens)]
 
 
-def test_step_begun_for_others_that_left_holds_no_peer_up(llama):
+def test_peer_proposal_is_verified_although_step_ahead_was_for_cancelled_request(llama):
     rig, edge = Rig(llama, timer=quick()), Edge(PROMPTS[0])
     rig.add(edge.request(4, 20))
     own = request(PROMPTS[1], autoregressive(), max_tokens=20)
@@ -150,7 +150,7 @@ def test_step_begun_for_others_that_left_holds_no_peer_up(llama):
     assert len(edge.verdicts) == 2
 
 
-def test_text_of_a_resting_sequence_is_kept_at_its_end(models):
+def test_cancelled_resting_peer_sequence_leaves_its_text_in_prefix_cache(models):
     rig, edge = Rig(models, prefix_bytes=1 << 24, timer=quick()), Edge(PROMPTS[1])
     rig.add(wanted := edge.request(4, 200))
     rig.scheduler.step()
@@ -167,7 +167,7 @@ def test_text_of_a_resting_sequence_is_kept_at_its_end(models):
     assert again.done.stats.cached_tokens == len(edge.text) - 1
 
 
-def test_step_waits_for_one_that_is_about_to_come(llama):
+def test_verification_step_waits_briefly_for_another_peers_expected_proposal(llama):
     now = 0.0
     prices = CalibratedCosts({1: 1.0, 2: 1.1}, {PROMPT_LOOKUP: {(1, 1): 1.0, (2, 1): 1.1}}, {}, 1, {})
     rig = Rig(llama, clock=lambda: now, gather_seconds=0.5, depth=DepthControl(StepCosts(prices), 4))
@@ -205,7 +205,7 @@ def heard():
     return peer, verdicts
 
 
-def test_newer_step_replaces_the_guess_where_it_differs(heard):
+def test_newer_peer_proposal_replaces_pending_tokens_where_it_differs(heard):
     peer, _ = heard
     assert peer.offer(Proposal(7, 4, 4, (5, 6, 7)))
     assert peer.offer(Proposal(7, 6, 6, (8,)))
@@ -219,7 +219,7 @@ def test_newer_step_replaces_the_guess_where_it_differs(heard):
     assert peer.stale == 4
 
 
-def test_late_step_is_used_as_far_as_it_agrees(heard):
+def test_late_peer_proposal_is_used_as_far_as_it_agrees_with_decided_text(heard):
     peer, _ = heard
     assert peer.offer(Proposal(7, 4, 4, run=2))
     peer.guess([1, 2, 3, 4], 4)
@@ -231,7 +231,7 @@ def test_late_step_is_used_as_far_as_it_agrees(heard):
     assert not peer.due([1, 2, 3, 4, 5, 6, 7, 8])
 
 
-def test_grant_counts_down_where_nothing_was_drafted(heard):
+def test_peer_grant_counts_down_only_for_tokens_not_drafted(heard):
     peer, verdicts = heard
     peer.offer(Proposal(7, 4, 4, (5,), run=2))
     peer.offer(Proposal(7, 4, 4, (5,), run=2))
@@ -243,7 +243,7 @@ def test_grant_counts_down_where_nothing_was_drafted(heard):
     assert text == [1, 2, 3, 4, 5, 9, 9, 9]
 
 
-def test_failed_step_leaves_peers_sequences_their_text(llama):
+def test_failed_verification_step_does_not_change_text_of_peer_sequences(llama):
     expected = texts(llama, [SamplingParams()] * 2, 12)
     rig, edges = Rig(llama), [Edge(prompt) for prompt in PROMPTS[:2]]
     sinks = [rig.add(edge.request(4, 12)) for edge in edges]
@@ -280,7 +280,7 @@ def asked(worker: EngineWorker, edge: Edge, tokens: int = 40) -> tuple[DecodeReq
     return wanted, sink
 
 
-def test_resting_engine_sleeps_and_wakes_at_once(engine):
+def test_engine_with_only_resting_peers_sleeps_and_wakes_on_proposal(engine):
     edges = [Edge(prompt, engine.wake) for prompt in PROMPTS]
     for edge in edges:  # more than decode together
         asked(engine, edge)
@@ -303,7 +303,7 @@ def test_resting_engine_sleeps_and_wakes_at_once(engine):
     assert engine.step_seconds > 0 < engine.prefill_seconds
 
 
-def test_resting_sequence_is_cancelled_at_once(engine):
+def test_resting_peer_sequence_is_cancelled_at_once(engine):
     wanted, sink = asked(engine, Edge(PROMPTS[0], engine.wake))
     until(lambda: engine.status().resting == 1, 10, "rest")
     engine.cancel(wanted.id)
@@ -312,12 +312,12 @@ def test_resting_sequence_is_cancelled_at_once(engine):
     until(lambda: (engine.status().resting, engine.status().kv_cache_bytes) == (0, 0), 10, "its caches to go")
 
 
-def test_draining_engine_gives_resting_sequences_up(engine):
+def test_closing_engine_cancels_resting_peer_sequences(engine):
     _, sink = asked(engine, Edge(PROMPTS[0], engine.wake))
     assert engine.close(0.1)
     assert sink.done.reason is FinishReason.CANCELLED
 
 
-def test_clients_cannot_ask_for_what_peers_draft(engine):
+def test_client_request_for_peer_drafter_is_refused(engine):
     with pytest.raises(InvalidRequest):
         engine.submit(request(PROMPTS[0], speculative(4, PEER)), Collected())

@@ -81,7 +81,7 @@ def begin(order: BeginOrder, queue: Sequence[int], without_memory: Collection[in
         pytest.param(False, [5, 5], 2, [5], [], id="no room"),
     ],
 )
-def test_waiting_prompts_begin_where_a_place_is_theirs(
+def test_waiting_prompts_begin_by_free_places_length_and_prefill_chunk_budget(
     running: bool, left: list[int], room: int, queue: list[int], expected: list[int]
 ) -> None:
     assert begin(BeginOrder(left, room, CHUNK, running=running, overtaken=0), queue) == expected
@@ -98,7 +98,7 @@ def test_waiting_prompts_begin_where_a_place_is_theirs(
         (range(MOST_HELD_BACK), MOST_HELD_BACK + 1, 0, [], 0),
     ],
 )
-def test_sequence_without_memory_is_overtaken_a_bounded_number_of_times(
+def test_request_without_memory_is_overtaken_a_bounded_number_of_times(
     without_memory: Collection[int], waiting: int, overtaken: int, expected: list[int], overtaken_then: int
 ) -> None:
     order = BeginOrder([], 8, CHUNK, running=False, overtaken=overtaken)
@@ -116,7 +116,7 @@ def test_sequence_without_memory_is_overtaken_a_bounded_number_of_times(
         ([300, 400, 40], [PATIENCE, PATIENCE + 1, 0], 1),
     ],
 )
-def test_next_slice_is_of_the_shortest_prompt_or_of_one_passed_over(
+def test_next_prefill_slice_goes_to_shortest_or_repeatedly_passed_over_prompt(
     tokens: list[int], passed: list[int], expected: int
 ) -> None:
     candidates = prompts(*tokens)
@@ -125,7 +125,7 @@ def test_next_slice_is_of_the_shortest_prompt_or_of_one_passed_over(
     assert next_prompt(candidates) is candidates[expected]
 
 
-def test_next_slice_is_of_the_prompt_that_a_shorter_one_waits_for() -> None:
+def test_next_prefill_slice_goes_to_prompt_whose_prefix_a_shorter_one_awaits() -> None:
     first, other = prompts(1500, 700)
     assert next_prompt([first, other]) is other
     first.shared[sequence(470)] = 450
@@ -134,7 +134,7 @@ def test_next_slice_is_of_the_prompt_that_a_shorter_one_waits_for() -> None:
     assert next_prompt([first, other]) is other
 
 
-def test_each_prompt_has_one_slice_in_eight_whatever_arrives() -> None:
+def test_long_prompt_gets_a_regular_prefill_slice_despite_arriving_short_prompts() -> None:
     long, *short = prompts(600, *[60] * (MOST_PREFILLING - 1))
     turns = []
     for turn in range(200):
@@ -158,7 +158,7 @@ def test_each_prompt_has_one_slice_in_eight_whatever_arrives() -> None:
         (DRAFT_MODEL, (True, True), True, False),
     ],
 )
-def test_drafter_waits_for_a_prompt_that_its_own_waited_for(
+def test_draft_prefill_waits_for_another_prompt_that_shares_its_prefix(
     drafter: DrafterName, done: tuple[bool, bool], ready: bool, expected: bool
 ) -> None:
     first, second = (PendingPrompt(sequence(90, drafter=kind)) for kind in (drafter, DRAFT_MODEL))
@@ -181,19 +181,19 @@ def test_drafter_waits_for_a_prompt_that_its_own_waited_for(
         (300, 512, [300]),
     ],
 )
-def test_whole_prompts_of_like_length_share_a_forward(first: int, tokens: int, expected: list[int]) -> None:
+def test_whole_prompts_of_similar_length_share_a_prefill_forward(first: int, tokens: int, expected: list[int]) -> None:
     candidates = {prompt.left: prompt for prompt in prompts(20, 90, 24, 31, 95, 22, 300)}
     assert [prompt.left for prompt in share_forward(candidates[first], [*candidates.values()], tokens)] == expected
 
 
-def test_padding_of_a_shared_forward_counts_all_its_prompts() -> None:
+def test_shared_prefill_forward_limits_total_padding_over_all_its_prompts() -> None:
     candidates = prompts(20, 40, 60)
     assert share_forward(candidates[0], candidates, 512) == candidates[:2]
 
 
 @pytest.mark.parametrize("reason", ["opened", "failed together", "awaited", "ended"])
 @pytest.mark.parametrize("place", [0, 1])
-def test_prompt_that_is_special_shares_no_forward(reason: str, place: int) -> None:
+def test_prompt_that_is_opened_awaited_retried_or_ended_shares_no_prefill_forward(reason: str, place: int) -> None:
     candidates = prompts(20, 20)
     special = candidates[place]
     if reason == "opened":
@@ -207,7 +207,7 @@ def test_prompt_that_is_special_shares_no_forward(reason: str, place: int) -> No
     assert share_forward(candidates[0], candidates, 512) == candidates[:1]
 
 
-def test_only_running_clients_with_few_tokens_left_end_soon() -> None:
+def test_batch_ends_soon_only_if_all_its_client_sequences_have_few_tokens_left() -> None:
     ending, longer, peers = (sequence(3, max_tokens=4), sequence(3), sequence(3, max_tokens=4, peer=True))
     assert end_soon([ending, ending])
     assert not any(map(end_soon, ([], [ending, longer], [ending, peers])))
@@ -230,7 +230,7 @@ def settle(rate: SliceRate, cost: Callable[[int], float], step_seconds: float, s
     step_seconds=st.floats(0.005, 0.2),
     most=st.floats(0.01, 0.1),
 )
-def test_slices_come_to_take_the_time_that_is_allowed(
+def test_prefill_slice_size_converges_to_allowed_time(
     fixed: float, each: float, step_seconds: float, most: float
 ) -> None:
     rate = SliceRate(512, most)
@@ -243,14 +243,14 @@ def test_slices_come_to_take_the_time_that_is_allowed(
         assert tokens == (512 if fixed + 512 * each < allowed * 1.1 else 16)
 
 
-def test_first_slice_is_small_unless_no_sequence_runs() -> None:
+def test_prefill_slice_starts_at_minimum_size_only_while_a_sequence_runs() -> None:
     rate = SliceRate(512, 0.05)
     assert rate.tokens(0.03) == 16
     assert rate.tokens(None) == 512
     assert SliceRate(8, 0.05).tokens(0.03) == 8
 
 
-def test_slice_rate_soon_forgets_a_single_outlier() -> None:
+def test_prefill_slice_rate_soon_recovers_from_a_single_outlier() -> None:
     rate = SliceRate(512, 1.0)
     before = settle(rate, lambda n: n * 0.001, 0.05)
     rate.learn(before, 10.0)
@@ -260,7 +260,7 @@ def test_slice_rate_soon_forgets_a_single_outlier() -> None:
     assert settle(rate, lambda n: n * 0.001, 0.05, 5) == pytest.approx(before, rel=0.05)
 
 
-def test_slice_rate_says_what_fits_once_a_slice_was_measured() -> None:
+def test_prefill_slice_rate_predicts_what_fits_only_after_a_measurement() -> None:
     rate = SliceRate(512, 0.1)
     assert not rate.fits(1, 1.0)
     rate.learn(100, 0.1)
@@ -295,14 +295,14 @@ def planner(tokens_per_second: int = 1005) -> SlicePlanner:
         pytest.param(600, False, None, 0.0, (LEAST_SLICE, 0.0), id="the drain is over"),
     ],
 )
-def test_first_slice_of_a_step_is_as_long_as_others_can_wait(
+def test_first_prefill_slice_of_a_step_is_bounded_by_step_time_and_drain_time(
     length: int, peer: bool, step_seconds: float | None, seconds_left: float, expected: tuple[int, float | None]
 ) -> None:
     prompt = PendingPrompt(sequence(length, peer=peer))
     assert planner().first([prompt], step_seconds, seconds_left) == ([prompt], *expected)
 
 
-def test_prompt_of_which_the_rest_is_cached_is_prefilled_whole() -> None:
+def test_prompt_with_short_uncached_rest_is_prefilled_whole() -> None:
     prompt = PendingPrompt(sequence(300), 250)
     assert planner().first([prompt], 0.03).step_seconds == math.inf
 
@@ -317,7 +317,7 @@ def test_prompt_of_which_the_rest_is_cached_is_prefilled_whole() -> None:
         (LEAST_SLICE - 1, True, None, (16, 0.03), (16, 0.03)),  # a few tokens say nothing
     ],
 )
-def test_short_prompt_is_prefilled_whole_once_that_is_known_to_be_fast(
+def test_short_prompt_is_prefilled_whole_once_a_fast_slice_was_measured(
     tokens: int,
     whole: bool,
     step_seconds: float | None,
@@ -343,7 +343,7 @@ def test_short_prompt_is_prefilled_whole_once_that_is_known_to_be_fast(
         pytest.param([], None, 512, 0.0, None, id="no prompt where nothing runs"),
     ],
 )
-def test_another_slice_follows_if_a_whole_prompt_still_fits(
+def test_further_prefill_slice_follows_if_a_whole_prompt_fits_in_remaining_budget(
     tokens: list[int], step_seconds: float | None, rest: int, seconds: float, expected: tuple[list[int], int] | None
 ) -> None:
     following = planner().following(prompts(*tokens), step_seconds, rest, seconds)
@@ -351,14 +351,14 @@ def test_another_slice_follows_if_a_whole_prompt_still_fits(
     assert chosen == expected
 
 
-def test_no_slice_follows_for_a_prompt_that_has_ended() -> None:
+def test_ended_prompt_gets_no_further_prefill_slice() -> None:
     candidates = prompts(20)
     candidates[0].sequence.end(FinishReason.LENGTH)
     assert planner().following(candidates, None, 512, 0.0) is None
     assert planner().following(candidates, 0.03, 0, 0.0) is None
 
 
-def test_slice_of_a_drafter_follows_if_it_fits_whole() -> None:
+def test_draft_prefill_follows_in_same_step_only_if_it_fits_whole() -> None:
     plans, prompt = planner(), PendingPrompt(sequence(100, drafter=DRAFT_MODEL))
     prompt.position, prompt.done = 100, True
     assert plans.following([prompt], 0.03, 0, 0.0) is None, "nothing is known of the drafter"
@@ -371,7 +371,7 @@ def test_slice_of_a_drafter_follows_if_it_fits_whole() -> None:
     assert plans.following([second, prompt], 0.03, 0, 0.0) == ([prompt], 0, 0.03), "the second one's drafter waits"
 
 
-def test_long_prompts_do_not_spoil_the_rates_of_new_ones() -> None:
+def test_slow_slices_of_long_prompts_do_not_distort_slice_rate_of_new_prompts() -> None:
     """A token after 1,400 others takes four times as long as a first one."""
     plans, candidates = SlicePlanner(512, 0.05), prompts(*[1500] * 5)
     longest = 0.0

@@ -96,7 +96,7 @@ def watched(machine: Machine, req) -> Gaps:
 
 
 @pytest.mark.parametrize("plan", [autoregressive(), speculative(3)])
-def test_prompts_that_arrive_faster_than_they_can_be_taken_in_do_not_double_a_running_rows_gaps(plan):
+def test_backlog_of_long_prompts_does_not_double_token_gaps_of_running_request(plan):
     machine = Machine(scripted_models(0.7))
     runs = watched(machine, request([1, 2, 3], plan, max_tokens=1000))
     machine.rig.scheduler.step()
@@ -112,7 +112,7 @@ def test_prompts_that_arrive_faster_than_they_can_be_taken_in_do_not_double_a_ru
     assert sum(steps) / len(steps) > 1.5 * undisturbed, "what may be used is used"
 
 
-def test_with_nobody_running_a_prompt_is_taken_in_by_whole_chunks():
+def test_prompt_is_prefilled_in_full_chunks_while_no_request_runs():
     machine = Machine(scripted_models(0.7))
     machine.rig.run([request(prompt(1500), speculative(3), max_tokens=2)])
     assert [chunk for _, chunk in machine.prefills] == [512, 512, 476]
@@ -120,7 +120,7 @@ def test_with_nobody_running_a_prompt_is_taken_in_by_whole_chunks():
 
 
 @pytest.mark.parametrize("plan", [autoregressive(), speculative(3)])
-def test_short_prompts_that_fit_into_a_slices_time_join_together_and_no_sequence_waits_longer_for_it(plan):
+def test_short_prompts_join_batch_together_without_longer_token_gaps(plan):
     machine = Machine(scripted_models(0.7), fixed=0.001, each=0.0001)
     scheduler = machine.rig.scheduler
     runs = watched(machine, request([1, 2, 3], plan, max_tokens=3000))
@@ -140,7 +140,7 @@ def test_short_prompts_that_fit_into_a_slices_time_join_together_and_no_sequence
     assert max(runs.gaps) <= 0.05 + (0.03 if plan.drafter is None else 0.04)
 
 
-def test_where_more_short_prompts_wait_than_sequences_run_one_long_slice_takes_several():
+def test_several_short_prompts_share_one_longer_slice_when_more_wait_than_run():
     machine = Machine(scripted_models(0.7), fixed=0.01, each=0.0002)
     scheduler = machine.rig.scheduler
     runs = watched(machine, request([1, 2, 3], autoregressive(), max_tokens=3000))
@@ -158,7 +158,7 @@ def test_where_more_short_prompts_wait_than_sequences_run_one_long_slice_takes_s
     assert 1.95 * 0.03 < max(runs.gaps) <= 0.03 + 0.05 + 0.012, "for no longer than a slice may ever take"
 
 
-def test_tokens_read_from_the_prefix_store_make_no_slice_seem_fast():
+def test_cached_prefix_tokens_do_not_inflate_prefill_slice_sizes():
     """A chat's turns, each of 30 new tokens after 400 that are cached, and then a new prompt of 400."""
     machine = Machine(scripted_models(0.7), fixed=0.001, prefix_bytes=64 << 20)
     scheduler, chat = machine.rig.scheduler, prompt(400)
@@ -175,7 +175,7 @@ def test_tokens_read_from_the_prefix_store_make_no_slice_seem_fast():
     assert max(runs.gaps) <= 0.03 + 0.05
 
 
-def test_sequences_that_end_soon_are_not_held_up_by_slices():
+def test_prefill_slices_do_not_delay_requests_about_to_finish():
     machine = Machine(scripted_models(0.7))
     scheduler = machine.rig.scheduler
     runs = watched(machine, request([1, 2, 3], autoregressive(), max_tokens=5))
@@ -205,23 +205,23 @@ def arriving(machine, *, before_first_step: int, after_it: int, size: int = 60):
     return running
 
 
-def test_prompts_that_arrive_during_the_first_prefill_decode_with_it():
+def test_prompts_arriving_during_first_prefill_decode_in_the_same_batch():
     assert arriving(Machine(scripted_models(0.7)), before_first_step=1, after_it=5) == [6] * 8
 
 
-def test_single_prompt_that_arrives_later_holds_none_up():
+def test_single_later_prompt_does_not_delay_first_decode_step():
     running = arriving(Machine(scripted_models(0.7)), before_first_step=1, after_it=1)
     assert running[0] == 1
 
 
-def test_waiting_prompts_hold_none_up_for_longer_than_half_a_second():
+def test_slow_prefill_of_later_prompts_does_not_delay_first_decode_step():
     running = arriving(Machine(scripted_models(0.7), each=0.01), before_first_step=1, after_it=6)
     assert running[0] == 1
 
 
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_whatever_arrives_and_leaves_texts_are_those_alone_and_nothing_is_left_over(data):
+def test_texts_equal_those_decoded_alone_under_random_arrivals_and_cancellations(data):
     models = scripted_models(0.7, context_length=1024)
     machine = Machine(models)
     scheduler = machine.rig.scheduler
@@ -251,7 +251,7 @@ def test_whatever_arrives_and_leaves_texts_are_those_alone_and_nothing_is_left_o
 
 
 @pytest.mark.parametrize("state", ["waiting", "first slice", "last slice"])
-def test_a_deadline_acts_while_waiting_and_in_prefill(state):
+def test_deadline_ends_request_while_queued_and_during_prefill(state):
     machine = Machine(scripted_models(0.7))
     scheduler = machine.rig.scheduler
     machine.rig.add(request([1, 2, 3], autoregressive(), max_tokens=400))
@@ -290,7 +290,7 @@ class Noting:
         return getattr(self._target, name)
 
 
-def test_prompts_of_about_the_same_length_share_a_forward_and_give_their_own_texts():
+def test_prompts_of_similar_length_share_prefill_forward_and_keep_their_texts():
     models = scripted_models(0.7)
     rig = Rig(models, wrap=Noting)
     lengths = [20, 90, 24, 31, 95, 22, 300]
@@ -307,7 +307,7 @@ def test_prompts_of_about_the_same_length_share_a_forward_and_give_their_own_tex
     assert rig.scheduler.local.kv_cache_bytes == 0
 
 
-def test_of_prompts_that_share_a_forward_that_fails_only_the_one_whose_fault_it_is_fails():
+def test_failed_shared_prefill_forward_fails_only_the_faulty_prompt():
     models = scripted_models(0.7)
     rig = Rig(models, wrap=Noting)
     asked = [request([*prompt(20, i), POISON if i == 1 else 1], autoregressive(), max_tokens=9) for i in range(3)]
@@ -318,7 +318,7 @@ def test_of_prompts_that_share_a_forward_that_fails_only_the_one_whose_fault_it_
     assert rig.scheduler.local.kv_cache_bytes == 0
 
 
-def test_sequence_that_leaves_after_a_shared_forward_takes_nothing_with_it():
+def test_cancelling_prompts_after_shared_prefill_forward_keeps_remaining_texts():
     models = scripted_models(0.7)
     rig = Rig(models)
     asked = [request(prompt(20 + i, i), autoregressive(), max_tokens=9) for i in range(4)]
@@ -330,7 +330,7 @@ def test_sequence_that_leaves_after_a_shared_forward_takes_nothing_with_it():
         assert sinks[i].tokens == Rig(models).run([asked[i]])[0].tokens
 
 
-def test_slices_of_a_drain_end_with_it():
+def test_prefill_slices_stop_soon_after_drain_deadline():
     machine = Machine(scripted_models(0.7, context_length=4096), each=0.02, deeper=0.00001)
     machine.rig.add(request(prompt(3000), autoregressive(), max_tokens=4))
     machine.rig.scheduler.step()

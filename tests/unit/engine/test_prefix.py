@@ -63,7 +63,7 @@ def read(sinks: Sequence[Collected]) -> list[int]:
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("sampled", [False, True])
-def test_chats_read_all_but_the_new_turn_and_say_what_they_would_have_said(plan, sampled):
+def test_chat_turns_reuse_cached_prefix_and_give_the_same_text(plan, sampled):
     models = scripted_models(0.7)
     chats = [words(1, 300), words(1, 200) + words(2, 30), words(3, 40), words(4, 5)]
     more = {"sampling": SamplingParams(temperature=1.0, seed=3)} if sampled else {}
@@ -79,7 +79,7 @@ def test_chats_read_all_but_the_new_turn_and_say_what_they_would_have_said(plan,
             assert held - 1 <= sink.done.stats.cached_tokens <= held  # the last token may be in no cache
 
 
-def test_a_prompt_read_wholly_is_computed_from_its_last_token_on():
+def test_fully_cached_prompt_is_computed_from_its_last_token_only():
     models = scripted_models(0.7)
     rig = Rig(models, prefix_bytes=PLENTY)
     for plan in (autoregressive(), speculative(4), autoregressive()):
@@ -88,7 +88,7 @@ def test_a_prompt_read_wholly_is_computed_from_its_last_token_on():
     assert sink.done.stats.cached_tokens == 99
 
 
-def test_forks_of_one_system_prompt_share_it_while_its_first_user_still_runs():
+def test_requests_share_cached_system_prompt_of_a_still_running_request():
     models = scripted_models(0.7)
     system = words(1, 150)
     rig = Rig(models, prefix_bytes=PLENTY)
@@ -104,7 +104,7 @@ def test_forks_of_one_system_prompt_share_it_while_its_first_user_still_runs():
     assert rig.prefix.texts == 6
 
 
-def test_a_long_answer_is_kept_piece_by_piece_while_it_is_written():
+def test_prefix_cache_keeps_pieces_of_a_long_answer_while_it_is_generated():
     rig = Rig(scripted_models(0.7), prefix_bytes=PLENTY)
     prompt = words(1, 20)
     sink = rig.add(request(prompt, speculative(4), max_tokens=600))
@@ -115,7 +115,7 @@ def test_a_long_answer_is_kept_piece_by_piece_while_it_is_written():
     assert sink.tokens == Rig(scripted_models(0.7)).run([request(prompt, autoregressive(), max_tokens=600)])[0].tokens
 
 
-def test_a_slice_wider_than_a_forward_on_a_cpu_gives_the_same_text(monkeypatch):
+def test_prefill_slice_split_into_narrow_cpu_forwards_gives_the_same_text(monkeypatch):
     prompt = words(1, 300)
     whole = Rig(scripted_models(0.7), prefix_bytes=PLENTY).run([request(prompt, autoregressive())])
     monkeypatch.setattr("draftd.engine.cache.prefill._WIDEST_ON_CPU", 70)
@@ -126,7 +126,7 @@ def test_a_slice_wider_than_a_forward_on_a_cpu_gives_the_same_text(monkeypatch):
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_evicted_prefixes_are_computed_again_with_the_same_text(plan):
+def test_prefixes_evicted_from_cache_are_recomputed_with_the_same_text(plan):
     models = scripted_models(0.7)
     chats = [words(1, 300), words(1, 200) + words(2, 30), words(3, 40)]
     plain = converse(Rig(models), chats, plan)
@@ -140,7 +140,7 @@ def test_evicted_prefixes_are_computed_again_with_the_same_text(plan):
 
 
 @pytest.mark.parametrize("chunk", [16, 64])
-def test_a_prompt_cancelled_while_it_is_taken_in_serves_who_asks_again(chunk):
+def test_prompt_cancelled_during_prefill_leaves_its_computed_part_in_prefix_cache(chunk):
     models = scripted_models(0.7)
     rig = Rig(models, prefix_bytes=PLENTY, prefill_chunk=chunk)
     prompt = words(1, 400)
@@ -156,7 +156,7 @@ def test_a_prompt_cancelled_while_it_is_taken_in_serves_who_asks_again(chunk):
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_a_row_cancelled_or_stopped_anywhere_leaves_only_its_own_text(plan):
+def test_cancelled_or_stopped_request_leaves_exactly_its_own_text_in_prefix_cache(plan):
     """Stopped within accepted tokens, or with the next forward under way."""
     models = scripted_models(0.9)
     prompt = words(1, 60)
@@ -189,7 +189,7 @@ def test_a_row_cancelled_or_stopped_anywhere_leaves_only_its_own_text(plan):
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_the_draft_reads_too_and_accepts_as_much(plan):
+def test_draft_acceptance_is_the_same_with_prefix_cache(plan):
     models = scripted_models(0.8)
     chats = [words(1, 200), words(2, 150)]
     plain, again = converse(Rig(models), chats, plan), converse(Rig(models, prefix_bytes=PLENTY), chats, plan)
@@ -199,7 +199,7 @@ def test_the_draft_reads_too_and_accepts_as_much(plan):
             assert b.done.stats.counts.accepted == a.done.stats.counts.accepted
 
 
-def test_the_draft_takes_in_only_what_it_has_not_read():
+def test_draft_model_prefills_only_tokens_missing_from_its_prefix_cache():
     models = scripted_models(0.8)
     rig = Rig(models, prefix_bytes=PLENTY)
     draft = rig.scheduler.local.drafting.drafters[DRAFT_MODEL]
@@ -227,7 +227,7 @@ def test_the_draft_takes_in_only_what_it_has_not_read():
     assert (sink.done.stats.cached_tokens, taken_in) == (302, 303), "the target's part serves without the draft's"
 
 
-def test_a_draft_that_is_exchanged_finds_nothing_of_the_one_before():
+def test_replacing_draft_model_drops_prefixes_of_the_previous_draft():
     models = scripted_models(0.8)
     rig = Rig(models, prefix_bytes=PLENTY)
     prompt = words(1, 300)
@@ -246,7 +246,7 @@ def test_a_draft_that_is_exchanged_finds_nothing_of_the_one_before():
     assert sink.tokens == rig.run([request(prompt, autoregressive())])[0].tokens
 
 
-def test_after_a_failed_step_nothing_that_was_kept_is_believed():
+def test_failed_step_discards_previously_cached_prefixes():
     models = scripted_models(0.7)
     target = models.target
     prompts = [words(1, 100), words(2, 120)]
@@ -269,7 +269,7 @@ def test_after_a_failed_step_nothing_that_was_kept_is_believed():
 
 
 @pytest.mark.parametrize("origin", [Origin.PROBE, Origin.CANARY])
-def test_own_requests_neither_read_nor_leave_prefixes(origin):
+def test_probe_and_canary_requests_neither_use_nor_fill_prefix_cache(origin):
     rig = Rig(scripted_models(0.7), prefix_bytes=PLENTY)
     prompt = words(1, 100)
     (own,) = rig.run([replace(request(prompt, speculative(3)), origin=origin)])
@@ -282,7 +282,7 @@ def test_own_requests_neither_read_nor_leave_prefixes(origin):
     assert not own.done.stats.looked_up
 
 
-def test_prefix_of_a_failed_request_is_not_kept():
+def test_prefix_of_failed_request_is_not_cached():
     rig = Rig(scripted_models(0.7), prefix_bytes=PLENTY)
 
     class Broken(Collected):
@@ -304,7 +304,7 @@ LLAMAS: dict[str, Callable[[], LoadedModels]] = {
 
 @pytest.mark.parametrize("models", LLAMAS.values(), ids=LLAMAS)
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_chats_of_a_real_architecture_say_the_same(models, plan):
+def test_prefix_cache_gives_the_same_text_on_plain_and_sliding_window_llama(models, plan):
     made = models()
     chats = [[t % 31 for t in words(i, n)] for i, n in enumerate((70, 20, 33))]
 
@@ -324,7 +324,7 @@ def test_chats_of_a_real_architecture_say_the_same(models, plan):
 # a real engine
 
 
-def test_the_engine_counts_what_was_looked_for_found_and_read(running):
+def test_engine_status_counts_prefix_cache_lookups_hits_and_tokens_read(running):
     engine = running(lambda: scripted_models(0.7), prefix_cache_bytes=PLENTY)
     prompt = words(1, 100)
     (said,) = engine.answer(request(prompt, speculative(3)))
@@ -339,7 +339,7 @@ def test_the_engine_counts_what_was_looked_for_found_and_read(running):
 
 
 @pytest.mark.parametrize("models", [lambda: scripted_models(0.7), lambda: pair(tiny_llama(1, sliding=16), None)])
-def test_texts_too_long_for_the_cache_are_counted_and_said_once(running, models, caplog, monkeypatch):
+def test_texts_too_long_for_prefix_cache_are_counted_and_logged_once(running, models, caplog, monkeypatch):
     monkeypatch.setattr("draftd.engine.loop._LEARNT_SECONDS", 0.0)
     info = running(models).worker.info
     room = 60 * info.position_bytes + info.sequence_bytes
@@ -363,7 +363,7 @@ def test_texts_too_long_for_the_cache_are_counted_and_said_once(running, models,
     assert not replace(status, unfit=2).too_small(60, 0)
 
 
-def test_cache_without_a_setting_is_sized_from_what_is_free(running):
+def test_unset_prefix_cache_size_is_derived_from_free_memory(running):
     free = 8 << 30
     engine = running(lambda: scripted_models(0.7), prefix_cache_bytes=None, headroom=lambda: free, max_batch=4)
     status, info = engine.worker.status().prefix, engine.worker.info
@@ -371,14 +371,14 @@ def test_cache_without_a_setting_is_sized_from_what_is_free(running):
     assert status.limit_tokens == status.limit_bytes // info.position_bytes
 
 
-def test_without_a_bound_nothing_is_looked_for_or_kept(running):
+def test_engine_without_prefix_cache_setting_looks_up_and_stores_nothing(running):
     engine = running(lambda: scripted_models(0.7))
     for _ in range(2):
         engine.answer(request(words(1, 100), speculative(3)))
     assert engine.worker.status().prefix == PrefixStatus()
 
 
-def test_an_idle_engine_gives_up_what_is_kept_while_memory_is_short(running):
+def test_idle_engine_shrinks_prefix_cache_while_memory_is_short(running):
     share = [1.0]
     engine = running(lambda: scripted_models(0.7), prefix_cache_bytes=PLENTY, memory_share=lambda: share[0])
 
@@ -399,7 +399,7 @@ def test_an_idle_engine_gives_up_what_is_kept_while_memory_is_short(running):
     assert (read(), read()) == (0, 99)
 
 
-def test_a_draft_that_is_read_anew_takes_in_what_the_one_before_had_read(nano, prompts, running):
+def test_prefix_cache_gives_same_text_across_draft_reload_and_unload(nano, prompts, running):
     """The embedded pair: some chats, the draft exchanged between their turns and let go before the last."""
     engine = running(nano, prefix_cache_bytes=PLENTY)
     plain = running(nano)

@@ -89,7 +89,7 @@ def settled(one: Any) -> None:
 
 
 @pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_conversation_goes_on_after_a_restart_from_disk(engine, tmp_path, make):
+def test_restarted_engine_continues_conversation_from_prefixes_on_disk(engine, tmp_path, make):
     load, prompt = on_disk(tmp_path, make), words(1, 150)
     first = engine(load, prefix_disk_bytes=DISK)
     (answer,) = first.answer(request(prompt, autoregressive(), max_tokens=40))
@@ -114,7 +114,7 @@ def test_a_conversation_goes_on_after_a_restart_from_disk(engine, tmp_path, make
     assert sink.tokens == Rig(pair(make(), make())).run([asked])[0].tokens
 
 
-def test_forks_of_one_beginning_are_files_that_share_it(engine, tmp_path):
+def test_prefix_files_of_prompts_with_common_beginning_store_it_once(engine, tmp_path):
     load, system = on_disk(tmp_path), words(1, 200)
     forks = [request((*system, *words(seed, 100)), autoregressive()) for seed in (2, 3)]
     first = engine(load, prefix_disk_bytes=DISK)
@@ -135,7 +135,7 @@ def test_forks_of_one_beginning_are_files_that_share_it(engine, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_second_start_reads_a_pinned_prefix(engine, nano):
+def test_restarted_engine_reads_pinned_prefix_from_disk(engine, nano):
     system = words(1, 800, 4000)
     plans = {2: autoregressive(), 3: speculative(3)}
     asked = [request((*system, *words(seed, 30, 4000)), plan, max_tokens=32) for seed, plan in plans.items()]
@@ -169,7 +169,7 @@ def replaced(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, cut_off, replaced])
-def test_a_file_that_is_damaged_is_put_aside_and_computed(engine, tmp_path, damage, caplog):
+def test_damaged_pinned_prefix_file_is_set_aside_and_recomputed(engine, tmp_path, damage, caplog):
     load, prompt = on_disk(tmp_path), words(1, 200)
     first = engine(load)
     (expected,) = first.answer(request((*prompt, 5), autoregressive()))
@@ -189,7 +189,7 @@ def test_a_file_that_is_damaged_is_put_aside_and_computed(engine, tmp_path, dama
     assert (tmp_path / "prefixes" / pin.files[0]).exists(), "a pin is computed again"
 
 
-def test_another_models_prefixes_are_not_used(engine, tmp_path):
+def test_pinned_prefix_of_a_different_model_is_not_used_but_stays_on_disk(engine, tmp_path):
     prompt = words(1, 200)
     first = engine(on_disk(tmp_path))
     first.worker.pin_prefix("system", prompt).result(30)
@@ -203,7 +203,7 @@ def test_another_models_prefixes_are_not_used(engine, tmp_path):
     assert size > 0, "it stays for when that model is served again"
 
 
-def test_a_full_disk_refuses_and_costs_no_request(engine, tmp_path, caplog):
+def test_full_disk_refuses_pinning_but_fails_no_request(engine, tmp_path, caplog):
     one, prompt = engine(on_disk(tmp_path), prefix_disk_bytes=DISK), words(1, 300)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, hard))
@@ -232,7 +232,7 @@ def written(disk: PrefixDisk, seed: int, pin: list[str] | None = None) -> str:
     return disk.finish(writer).result(10)
 
 
-def test_a_damaged_file_is_never_read_as_something_else(tmp_path):
+def test_damaged_prefix_file_is_rejected_or_read_unchanged(tmp_path):
     writer, path = (
         PrefixWriter(tmp_path, PrefixHeader("key", pack_tokens(words(1, 20)), 3, 4, {"n": [1]})),
         tmp_path / "one",
@@ -260,7 +260,7 @@ def test_a_damaged_file_is_never_read_as_something_else(tmp_path):
             read_prefix(path)
 
 
-def test_least_recent_disk_prefix_is_evicted_and_pins_stay(tmp_path):
+def test_disk_prefix_store_evicts_least_recently_read_file_but_no_pin(tmp_path):
     disk = PrefixDisk(tmp_path, limit_bytes=10_000, pinned_bytes=5_000)
     disk.start().result(10)
     pinned = written(disk, 0, [])
@@ -283,7 +283,7 @@ def test_least_recent_disk_prefix_is_evicted_and_pins_stay(tmp_path):
     again.close(10)
 
 
-def test_a_compressed_file_is_not_read(tmp_path):
+def test_compressed_prefix_file_is_refused(tmp_path):
     path = tmp_path / f"one{SUFFIX}"
     with ZipFile(path, "w", ZIP_DEFLATED) as archive:
         archive.writestr("header.json", '["prefix 2", "key", 0, 0, [], []]')
@@ -293,7 +293,7 @@ def test_a_compressed_file_is_not_read(tmp_path):
         read_prefix(path)
 
 
-def test_files_of_an_earlier_format_are_removed(tmp_path):
+def test_prefix_files_of_an_earlier_format_are_removed_at_start(tmp_path):
     old, other = tmp_path / f"{'0' * 16}-{'a' * 32}.safetensors", tmp_path / "model.safetensors"
     for file in (old, other):
         file.write_bytes(b"old")
@@ -303,7 +303,7 @@ def test_files_of_an_earlier_format_are_removed(tmp_path):
     assert [file.exists() for file in (old, other)] == [False, True], "the name tells whose a file is"
 
 
-def test_a_damaged_pin_is_put_aside(tmp_path):
+def test_damaged_pin_file_is_set_aside_at_start(tmp_path):
     (tmp_path / "pin-1.json").write_text("{")
     disk = PrefixDisk(tmp_path, limit_bytes=1000, pinned_bytes=1000)
     disk.start().result(10)
@@ -312,7 +312,7 @@ def test_a_damaged_pin_is_put_aside(tmp_path):
     disk.close(10)
 
 
-def test_pins_are_bounded_and_say_by_what(engine, tmp_path):
+def test_pinning_beyond_a_limit_is_refused_naming_that_limit(engine, tmp_path):
     one = engine(on_disk(tmp_path), prefix_pinned_bytes=150_000, prefix_cache_bytes=200_000)
     worker, prompt = one.worker, words(1, 100)
     for i in range(MOST_PINS):
@@ -333,7 +333,7 @@ def test_pins_are_bounded_and_say_by_what(engine, tmp_path):
         worker.drop_prefix("nobody")
 
 
-def test_without_a_folder_a_pin_says_what_to_set(running):
+def test_pinning_without_prefix_folder_names_the_missing_setting(running):
     one = running(lambda: pair(tiny_llama(1), None), prefix_cache_bytes=MEMORY)
     with pytest.raises(NotNow, match="engine.prefix_dir"):
         one.worker.pin_prefix("system", words(1, 100))

@@ -72,7 +72,7 @@ def texts(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(texts(), texts())
-def test_the_longest_beginning_is_found_and_what_texts_share_is_held_once(kept, asked):
+def test_prefix_store_finds_longest_common_beginning_and_stores_shared_parts_once(kept, asked):
     budget = PrefixCache(1 << 30)
     store = budget.store(Texts([]))  # type: ignore[arg-type]
     known: list[list[int]] = []
@@ -91,7 +91,7 @@ def test_the_longest_beginning_is_found_and_what_texts_share_is_held_once(kept, 
 
 @settings(max_examples=60, deadline=None)
 @given(texts(), st.integers(0, 90), st.data())
-def test_the_bound_holds_at_any_time_and_what_is_found_stays_exact(kept, positions, data):
+def test_prefix_cache_never_exceeds_its_bound_and_returns_exact_tokens(kept, positions, data):
     budget = PrefixCache(EACH * positions)
     stores = [budget.store(Texts([])) for _ in range(2)]  # type: ignore[arg-type]
     for text in kept:
@@ -117,7 +117,7 @@ def _held(store: object) -> int:
     return sum(node.value.nbytes for node in store._trie.nodes() if node.value is not None)
 
 
-def test_a_text_that_goes_on_adds_only_what_is_new():
+def test_prefix_store_copies_only_new_tokens_of_an_extended_text():
     budget = PrefixCache(1 << 20)
     text = [i % 7 for i in range(100)]
     store, caches = budget.store(Texts(text)), Texts(text)  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ def test_prefix_store_evicts_the_least_recent_text_from_its_end():
     assert len(told(store.find([3] * 40, 40))) == 40
 
 
-def test_of_a_text_beyond_the_bound_the_beginning_is_kept():
+def test_prefix_store_keeps_beginning_of_text_larger_than_its_bound():
     budget = PrefixCache(50 * EACH)
     store = budget.store(Texts([]))  # type: ignore[arg-type]
     text = [i % 5 for i in range(80)]
@@ -151,7 +151,7 @@ def test_of_a_text_beyond_the_bound_the_beginning_is_kept():
     assert told(store.find(text, 80)) == text[:50]
 
 
-def test_less_may_be_held_while_memory_is_short_and_all_again_after():
+def test_prefix_cache_is_emptied_while_memory_is_short_and_refilled_later():
     budget = PrefixCache(80 * EACH)
     store = budget.store(Texts([]))  # type: ignore[arg-type]
     text = [1] * 40
@@ -169,7 +169,7 @@ def test_less_may_be_held_while_memory_is_short_and_all_again_after():
     assert budget.bytes == 40 * EACH
 
 
-def test_prefix_that_cannot_be_copied_is_not_kept():
+def test_prefix_whose_copy_fails_is_not_stored():
     class Broken(Texts):
         def extract(self, row: int, start: int, end: int) -> CachedPrefix:
             raise MemoryError("no more")
@@ -181,12 +181,12 @@ def test_prefix_that_cannot_be_copied_is_not_kept():
 
 
 @given(st.lists(TOKENS, max_size=50), st.lists(TOKENS, max_size=50))
-def test_alike_counts_the_tokens_that_two_texts_begin_with(a, b):
+def test_alike_counts_tokens_of_the_common_beginning(a, b):
     assert alike(pack_tokens(a), pack_tokens(b)) == common(a, b)
     assert alike(pack_tokens(a), pack_tokens(a + b)) == len(a)
 
 
-def test_a_trie_counts_its_ends_as_texts_come_and_go():
+def test_token_trie_counts_leaves_as_texts_are_removed():
     trie: TokenTrie[int] = TokenTrie(lambda value, n: (None, value))
     nodes = [trie.grow(pack_tokens(text)) for text in ([1, 2, 3], [1, 2, 4], [1, 2, 3, 5], [6])]
     assert trie.leaves == 3
@@ -197,7 +197,7 @@ def test_a_trie_counts_its_ends_as_texts_come_and_go():
 
 
 @pytest.mark.parametrize("layout", [BatchedCaches, PerSequenceCaches])
-def test_rows_go_on_exactly_from_what_another_row_left(layout):
+def test_kv_caches_restored_from_prefix_store_give_exact_logits(layout):
     """In a batch, after rollbacks, and cut back to what two texts share."""
     model = tiny_llama(3)
     running = BatchedCaches(model) if layout is BatchedCaches else PerSequenceCaches(model)
@@ -228,7 +228,7 @@ def test_rows_go_on_exactly_from_what_another_row_left(layout):
         assert mx.allclose(logits[i, -1], model(mx.array([[*text, 3]]))[0, -1], atol=2e-5)
 
 
-def test_a_ring_that_has_come_step_serves_only_texts_that_go_on_from_its_own():
+def test_wrapped_ring_cache_prefix_serves_only_texts_that_extend_it():
     model = tiny_llama(4, sliding=32)
     running = PerSequenceCaches(model)
     store = PrefixCache(1 << 20).store(running)
@@ -266,7 +266,7 @@ class WithASpareCache:
         return self._model(tokens, cache=cache[:2])
 
 
-def test_a_cache_that_is_never_used_is_kept_and_restored_as_such():
+def test_never_used_layer_cache_is_stored_and_restored_as_empty():
     model = WithASpareCache(tiny_llama(3))
     running = BatchedCaches(model)
     store, caches = PrefixCache(1 << 20).store(running), running.fresh()
@@ -279,7 +279,7 @@ def test_a_cache_that_is_never_used_is_kept_and_restored_as_such():
     assert mx.allclose(logits[0, -1], model(mx.array([base]), [None, None, None])[0, -1], atol=2e-5)
 
 
-def test_windows_serve_texts_that_go_on_from_where_they_still_see_all_they_need(monkeypatch):
+def test_sliding_window_prefix_serves_only_texts_still_within_its_window(monkeypatch):
     monkeypatch.setattr(window, "_LEAST_ROOM", 8)
     model = tiny_llama(4, sliding=8)
     running = make_caches(model)
@@ -303,7 +303,7 @@ def test_windows_serve_texts_that_go_on_from_where_they_still_see_all_they_need(
     assert mx.allclose(logits[0, -1], model(mx.array([base[:81]]))[0, -1], atol=2e-5)
 
 
-def test_a_whole_that_can_be_cut_takes_the_place_of_its_beginnings():
+def test_longer_prefix_of_truncatable_caches_replaces_its_shorter_beginnings():
     model = tiny_llama(3)
     running = PerSequenceCaches(model)
     budget = PrefixCache(1 << 20)
@@ -319,7 +319,7 @@ def test_a_whole_that_can_be_cut_takes_the_place_of_its_beginnings():
 
 
 @pytest.mark.parametrize("layout", [BatchedCaches, PerSequenceCaches])
-def test_memory_is_the_texts_own_and_comes_back(layout):
+def test_prefix_cache_byte_count_matches_mlx_memory_and_is_freed_when_shed(layout):
     model = tiny_llama(3)
     running = BatchedCaches(model) if layout is BatchedCaches else PerSequenceCaches(model)
     budget = PrefixCache(64 << 20)

@@ -61,7 +61,7 @@ def processed(logits: np.ndarray, way: SamplingParams, prompt: list[int], answer
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_each_choice_is_that_of_a_plain_computation(models: Any, plan: str) -> None:
+def test_greedy_choice_with_bias_and_penalties_matches_numpy_reference(models: Any, plan: str) -> None:
     sinks = Rig(models).run([ask(PLANS[plan], way, i) for i, way in enumerate(WAYS)])
     for i, (way, sink) in enumerate(zip(WAYS, sinks, strict=True)):
         prompt, answer = PROMPT[i % 3 :], sink.tokens
@@ -75,7 +75,7 @@ def test_each_choice_is_that_of_a_plain_computation(models: Any, plan: str) -> N
         assert sum(one.accepted for one in judged) > 20
 
 
-def test_texts_are_the_same_with_drafts_and_beside_others(models: Any) -> None:
+def test_texts_with_penalties_are_the_same_with_drafts_and_in_a_mixed_batch(models: Any) -> None:
     """Greedy and seeded; alone without drafts, and all in one batch, each with another drafter than its neighbour."""
     ways = [way if i % 2 else replace(way, temperature=0.9, top_p=0.95, seed=7 + i) for i, way in enumerate(WAYS)]
     more = [{}, {"min_tokens": 12, "stop_ids": frozenset({2, 5, 20})}, {"logprobs": 2}]
@@ -87,7 +87,7 @@ def test_texts_are_the_same_with_drafts_and_beside_others(models: Any) -> None:
     assert [sink.tokens for sink in sinks] == alone
 
 
-def test_unseeded_draws_are_from_the_processed_distribution(models: Any) -> None:
+def test_unseeded_samples_follow_distribution_after_bias_and_penalties(models: Any) -> None:
     """Of a first token, and of a second one that was drafted without knowing of penalties: how often it is one that
     they make likelier. A true sampler fails with a chance of at most 1e-4 each time (Hoeffding)."""
     draws, way = 250, SamplingParams(1.0, logit_bias=((20, 3.0),), presence_penalty=-2.0, frequency_penalty=-2.0)
@@ -107,7 +107,7 @@ def test_unseeded_draws_are_from_the_processed_distribution(models: Any) -> None
 
 
 @pytest.mark.parametrize("penalty", [1e-3, 1e-8, 1e-38, 1e-46])
-def test_a_tiny_repetition_penalty_repeats_the_likeliest_token(models: Any, penalty: float) -> None:
+def test_tiny_repetition_penalty_repeats_the_most_likely_token_of_the_text(models: Any, penalty: float) -> None:
     """Of the tokens that the text has, the one with the highest logit: not the first of several that are infinite."""
     way = SamplingParams(repetition_penalty=penalty)
     asked = [replace(ask(plan, way), max_tokens=8) for plan in (autoregressive(), speculative(4))]
@@ -118,7 +118,7 @@ def test_a_tiny_repetition_penalty_repeats_the_likeliest_token(models: Any, pena
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_no_end_is_chosen_before_min_tokens(models: Any, plan: str) -> None:
+def test_stop_token_is_not_chosen_before_min_tokens(models: Any, plan: str) -> None:
     rig = Rig(models)
     plain = rig.run([ask(autoregressive())])[0].tokens
     ends = frozenset(plain[3:9])
@@ -133,7 +133,7 @@ def test_no_end_is_chosen_before_min_tokens(models: Any, plan: str) -> None:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_log_probabilities_are_the_targets_own(models: Any, plan: str) -> None:
+def test_log_probabilities_are_the_targets_own_before_bias_and_penalties(models: Any, plan: str) -> None:
     """Whatever is done to the logits afterwards; sequences that ask for none get none."""
     free = SamplingParams(0.8, presence_penalty=0.3)
     ways = [WAYS[-1], SamplingParams(), free, replace(free, seed=3)]
@@ -152,7 +152,7 @@ def test_log_probabilities_are_the_targets_own(models: Any, plan: str) -> None:
             assert all(value == pytest.approx(expected[id_], abs=1e-4) for id_, value in told.top)
 
 
-def test_a_lower_priority_is_served_first(models: Any) -> None:
+def test_request_with_lower_priority_number_is_served_first(models: Any) -> None:
     rig, order = Rig(models, max_batch=1), list[int]()
     asked = [ask(autoregressive(), priority=priority, max_tokens=2) for priority in (0, 5, -3, 0, -3)]
     sinks = [rig.add(one) for one in asked]
@@ -176,7 +176,7 @@ def check_prompt(models: Any, prompt: list[int], told: list[TokenLogprobs] | Non
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("widest", [512, 5])
-def test_log_probabilities_of_a_prompt_are_the_targets_own(
+def test_prompt_log_probabilities_match_target_model_with_bounded_logits_memory(
     models: Any, plan: str, widest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of prompts of several slices, of one, and of one token; also of one that the prefix store has. No more logits
@@ -205,7 +205,7 @@ def test_log_probabilities_of_a_prompt_are_the_targets_own(
     assert max(computed) == min(widest, 16)
 
 
-def test_request_for_no_tokens_chooses_none(models: Any) -> None:
+def test_request_with_max_tokens_zero_generates_no_token(models: Any) -> None:
     asked = [replace(ask(plan), max_tokens=0, prompt_logprobs=most) for plan in PLANS.values() for most in (0, None)]
     rig = Rig(models)
     for one, sink in zip(asked, rig.run(asked), strict=True):
