@@ -72,7 +72,7 @@ class Agreeing(RankGroup):
         return [list(values), [min(pair) for pair in zip(values, self.theirs, strict=True)]]
 
 
-def test_a_record_comes_as_it_was_sent_or_not_at_all() -> None:
+def test_rank_record_decodes_exactly_and_truncated_or_invalid_record_is_refused() -> None:
     data = encode_record(Op.RESTORE, 3, (5, 1 << 40), [])
     assert decode_record(data) == (Op.RESTORE, [3, [5, 1 << 40], []])
     for at in range(len(data)):
@@ -83,12 +83,12 @@ def test_a_record_comes_as_it_was_sent_or_not_at_all() -> None:
             decode_record(wrong)
 
 
-def test_each_operation_has_a_method_of_a_follower() -> None:
+def test_every_rank_operation_has_a_follower_method() -> None:
     assert all(callable(getattr(FollowerCaches, op)) for op in Op)
 
 
 @pytest.mark.parametrize("sliding", [None, 8], ids=["segments", "snapshots"])
-def test_followers_hold_what_rank_0_holds(sliding: int | None) -> None:
+def test_follower_rank_executes_every_record_and_frees_dropped_caches_and_prefixes(sliding: int | None) -> None:
     models, mirror = mirrored(sliding=sliding)
     rig = Rig(models, prefix_bytes=1 << 20, max_batch=2)
     assert models.ranks is not None
@@ -108,7 +108,7 @@ def test_followers_hold_what_rank_0_holds(sliding: int | None) -> None:
     assert len(mirror.sent) == models.ranks.records == mirror.progress
 
 
-def test_log_probabilities_of_a_prompt_are_those_of_one_rank() -> None:
+def test_prompt_log_probabilities_over_two_ranks_equal_those_of_one_rank() -> None:
     models, mirror = mirrored()
     asked = [replace(request(prompt, autoregressive(), max_tokens=3), prompt_logprobs=2) for prompt in PROMPTS]
     found = Rig(models, prefix_bytes=1 << 20, prefill_chunk=8).run(asked)
@@ -123,7 +123,7 @@ def test_log_probabilities_of_a_prompt_are_those_of_one_rank() -> None:
     assert len(mirror.sent) == mirror.progress
 
 
-def test_failure_after_a_sent_record_ends_the_group() -> None:
+def test_leader_failure_after_sending_a_record_ends_the_rank_group() -> None:
     models, mirror = mirrored()
     assert models.ranks is not None
     caches = models.ranks.caches(CacheLayout(True, apart=True)).fresh()
@@ -136,7 +136,7 @@ def test_failure_after_a_sent_record_ends_the_group() -> None:
     assert len(mirror.sent) == sent
 
 
-def test_a_lost_rank_is_not_mistaken_for_a_prefix_that_cannot_be_kept() -> None:
+def test_loss_of_a_rank_during_prefix_copy_raises_ranks_lost() -> None:
     models, mirror = mirrored()
     rig = Rig(models, prefix_bytes=1 << 20)
     mirror.fails = Op.EXTRACT
@@ -144,7 +144,7 @@ def test_a_lost_rank_is_not_mistaken_for_a_prefix_that_cannot_be_kept() -> None:
         rig.run([request(PROMPTS[0], autoregressive(), max_tokens=4)])
 
 
-def test_layers_of_all_ranks_are_rolled_back_equally_far() -> None:
+def test_caches_of_all_ranks_roll_back_to_the_shortest_length_agreed() -> None:
     group = Agreeing(join_group().handle, "any", 0, 2)
     object.__setattr__(group, "theirs", [3, 9])
     part = ModelShard(tiny_llama(1), group, PIPELINE, {"recurrent state": 1, "full attention": 1})
@@ -154,7 +154,7 @@ def test_layers_of_all_ranks_are_rolled_back_equally_far() -> None:
     assert not caches.segmented
 
 
-def test_heads_that_ranks_do_not_divide_are_refused() -> None:
+def test_model_not_divisible_among_ranks_is_refused_at_load() -> None:
     with pytest.raises(ModelLoadError, match=r"llama cannot run on 3 ranks: .*pipeline"):
         share_of(lambda: tiny_llama(1), RankGroup(TwoRanks(3), "any", 0, 3))
     with pytest.raises(ModelLoadError, match=r"n_kv_heads is 2, which 4 ranks do not divide"):
@@ -163,7 +163,7 @@ def test_heads_that_ranks_do_not_divide_are_refused() -> None:
         share_of(lambda: tiny("gemma"), RankGroup(TwoRanks(), "any", 0, 2))
 
 
-def test_a_model_is_cut_by_heads_else_by_layers() -> None:
+def test_model_is_split_by_attention_heads_or_else_by_layers() -> None:
     whole = tiny("ministral3")
     half = share_of(lambda: tiny("ministral3"), RankGroup(TwoRanks(2), "any", 1, 2))
     assert half.parallel == TENSOR

@@ -43,7 +43,7 @@ def about(acceptance):
 
 
 @pytest.mark.slow
-def test_running_rows_go_on_drafting_with_what_is_there_now(running, nano, nano_pair, prompts, tmp_path):
+def test_running_requests_continue_drafting_with_reloaded_draft_weights(running, nano, nano_pair, prompts, tmp_path):
     engine, prompts = running(nano), prompts[:2]
     texts = engine.answer(*[request(p, autoregressive(), max_tokens=32) for p in prompts])
     good, drafted_texts = drafted(engine, prompts)
@@ -109,7 +109,9 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_unusable_new_draft_is_refused_and_the_old_one_stays(running, nano, nano_pair, prompts, tmp_path, held):
+def test_draft_reload_from_damaged_folder_is_refused_and_old_draft_stays(
+    running, nano, nano_pair, prompts, tmp_path, held
+):
     engine = running(nano)
     good, texts = drafted(engine, prompts[:1])
     if not held:
@@ -132,7 +134,7 @@ def test_unusable_new_draft_is_refused_and_the_old_one_stays(running, nano, nano
         assert drafted(engine, prompts[:1]) == (about(good), texts)
 
 
-def test_reload_checks_an_unloaded_draft_without_keeping_it(running, nano, tmp_path):
+def test_reload_command_checks_an_unloaded_draft_without_loading_it(running, nano, tmp_path):
     engine = running(nano)
     engine.worker.keep(NONE).result(10)
     calibrated(engine.worker)
@@ -143,7 +145,7 @@ def test_reload_checks_an_unloaded_draft_without_keeping_it(running, nano, tmp_p
     assert mx.get_active_memory() <= before
 
 
-def test_a_light_draft_that_is_held_is_read_too_and_both_change_or_none(running, nano, nano_pair, prompts, tmp_path):
+def test_draft_reload_replaces_draft_and_light_draft_together_or_neither(running, nano, nano_pair, prompts, tmp_path):
     light = quantised(nano_pair.draft, tmp_path / "light", bits=4)
     engine = running(lambda: nano(light=light))
     engine.worker.keep(frozenset({DRAFT, LIGHT})).result(10)
@@ -158,7 +160,7 @@ def test_a_light_draft_that_is_held_is_read_too_and_both_change_or_none(running,
     assert engine.worker.status().loaded == {DRAFT, LIGHT}
 
 
-def test_a_draft_that_is_unwanted_before_it_is_read_is_not_put_back(nano, prompts, monkeypatch):
+def test_draft_dropped_during_reload_is_not_loaded_again(nano, prompts, monkeypatch):
     models = nano()
     drafters = DraftWeights(models)
     rig = Rig(models, drafters=drafters.make())
@@ -178,7 +180,7 @@ def test_a_draft_that_is_unwanted_before_it_is_read_is_not_put_back(nano, prompt
     assert sink.done.degraded == "the draft model is not loaded"
 
 
-def test_without_a_draft_there_is_nothing_to_read_anew(running):
+def test_reload_command_without_configured_draft_model_is_refused(running):
     from tests.scripted import scripted_models
 
     engine = running(lambda: scripted_models(0.7, with_draft=False))

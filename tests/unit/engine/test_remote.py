@@ -81,7 +81,7 @@ def reconciled(edge: Edge, sinks: list[Heard]) -> None:
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 @pytest.mark.parametrize(("depth", "round_trip"), [(0, 0.15), (1, 0.0), (1, 0.15), (4, 0.015), (8, 0.0), (8, 0.15)])
-def test_the_text_is_the_remotes_own(edge, answer, depth, round_trip, sampling):
+def test_remotely_verified_text_equals_remote_targets_own_text(edge, answer, depth, round_trip, sampling):
     one = edge(round_trip=round_trip)
     plan = speculative(depth) if depth else autoregressive()
     sinks = one.run(*(asked(plan, prompt, sampling=sampling) for prompt in PROMPTS))
@@ -94,14 +94,14 @@ def test_the_text_is_the_remotes_own(edge, answer, depth, round_trip, sampling):
 
 
 @pytest.mark.parametrize("round_trip", [0.0, 0.03, 0.3])
-def test_automatic_depth_has_the_same_text(edge, answer, round_trip):
+def test_remotely_verified_text_is_the_same_with_automatic_depth(edge, answer, round_trip):
     one = edge(round_trip=round_trip, acceptance=0.95)
     sinks = one.run(*(asked(automatic(8), prompt) for prompt in PROMPTS))
     assert [sink.tokens for sink in sinks] == [answer(prompt) for prompt in PROMPTS]
     reconciled(one, sinks)
 
 
-def test_drafting_ahead_hides_round_trips(edge):
+def test_drafting_ahead_of_remote_verdicts_hides_round_trips(edge):
     def seconds(in_flight: int) -> tuple[float, Heard]:
         one = edge(acceptance=1.0, round_trip=0.05, limits={"in_flight": in_flight})
         (sink,) = one.run(asked(speculative(4)))
@@ -113,14 +113,14 @@ def test_drafting_ahead_hides_round_trips(edge):
     assert ahead < 0.6 * alone
 
 
-def test_proposals_made_in_vain_are_counted(edge):
+def test_remote_proposals_discarded_unverified_are_counted_as_wasted(edge):
     (sink,) = edge(acceptance=0.0, round_trip=0.05).run(asked(speculative(4)))
     assert sink.done.stats.counts.accepted == 0
     assert sink.remote.proposed == sink.done.stats.counts.drafted + sink.remote.wasted
     assert sink.remote.hidden == 0 < sink.remote.wasted
 
 
-def test_sequences_share_the_drafts_forwards_and_turns_with_local_ones(edge, answer, monkeypatch):
+def test_remote_and_local_sequences_decode_side_by_side_with_shared_draft_forwards(edge, answer, monkeypatch):
     one = edge(round_trip=0.02)
     drafter, together = one.rig.scheduler.local.drafting.drafters[DRAFT_MODEL], list[int]()
     propose = drafter.propose
@@ -131,7 +131,7 @@ def test_sequences_share_the_drafts_forwards_and_turns_with_local_ones(edge, ans
     assert 3 in together
 
 
-def test_a_stream_is_granted_more_before_it_runs_dry(edge, answer):
+def test_remote_stream_grant_is_renewed_before_it_runs_out(edge, answer):
     for plan in (autoregressive(), automatic(8)):
         one = edge(round_trip=0.3, acceptance=0.3)
         (sink,) = one.run(asked(plan))
@@ -142,7 +142,7 @@ def test_a_stream_is_granted_more_before_it_runs_dry(edge, answer):
 
 
 @pytest.mark.parametrize("own", [1, 7])
-def test_parks_where_the_verifiers_own_drafts_are_faster(edge, texts, own):
+def test_edge_stops_proposing_when_verifiers_own_drafts_are_faster(edge, texts, own):
     """A streamed token takes 11 ms / 2, or 17 ms / 8; a proposal of 4 tokens gives about 4 in 15 ms."""
     model = replace(MODEL, drafts=True)
     one = edge(round_trip=0.001, acceptance=0.9, own=own, model=model, limits={"in_flight": 1})
@@ -157,14 +157,14 @@ def test_parks_where_the_verifiers_own_drafts_are_faster(edge, texts, own):
     reconciled(one, sinks)
 
 
-def test_steps_that_come_twice_change_nothing(edge, answer):
+def test_duplicated_remote_messages_do_not_change_text_or_counts(edge, answer):
     one = edge(round_trip=0.02, twice=True)
     sinks = one.run(*(asked(speculative(4), prompt, sampling=SAMPLED) for prompt in PROMPTS))
     assert [sink.tokens for sink in sinks] == [answer(prompt, SAMPLED) for prompt in PROMPTS]
     reconciled(one, sinks)
 
 
-def test_every_sampled_request_has_a_seed(edge):
+def test_unseeded_sampled_request_gets_a_random_seed_for_remote_verification(edge):
     one = edge(prefill=1.0)
     for _ in range(2):
         one.add(asked(speculative(2), sampling=SamplingParams(temperature=0.8)))
@@ -185,7 +185,7 @@ class StopAt:
         return len(tokens) + self.left if self.left <= 0 else None
 
 
-def test_an_end_within_a_verdict_cuts_it(edge, answer):
+def test_stop_condition_inside_remote_verdict_discards_the_tokens_after_it(edge, answer):
     one = edge(round_trip=0.03, acceptance=1.0)
     stopped, ended = one.run(
         asked(speculative(8), stop=StopAt(12)), replace(asked(speculative(8)), stop_ids=frozenset({answer()[6]}))
@@ -197,7 +197,7 @@ def test_an_end_within_a_verdict_cuts_it(edge, answer):
     assert one.link.counts.discarded > 0
 
 
-def test_cancelled_remote_sequence_receives_no_more_tokens(edge):
+def test_remote_sequence_receives_no_tokens_after_cancellation_or_deadline(edge):
     one = edge(round_trip=0.1)
     ask, late = asked(speculative(4)), replace(asked(autoregressive()), deadline=0.2)
     sinks = [one.add(ask), one.add(late)]
@@ -211,7 +211,7 @@ def test_cancelled_remote_sequence_receives_no_more_tokens(edge):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_token_is_lost_or_doubled_when_connections_are(edge, answer, seed):
+def test_remote_text_has_no_lost_or_repeated_token_after_lost_connections(edge, answer, seed):
     """They are lost again and again, and resumed; once for good, where each goes on locally."""
     dice, one = random.Random(seed), edge(round_trip=0.02, acceptance=0.9)
     plans = speculative(4), automatic(8), autoregressive()
@@ -233,7 +233,7 @@ def test_no_token_is_lost_or_doubled_when_connections_are(edge, answer, seed):
     assert counts.tokens - counts.discarded == one.remote.status.counts.tokens
 
 
-def test_remote_only_request_ends_with_a_retry_delay(edge, answer):
+def test_remote_only_request_fails_with_retry_delay_when_verifier_is_lost(edge, answer):
     one = edge(round_trip=0.02)
     sink = one.add(replace(asked(speculative(4)), local_allowed=False))
     while len(sink.tokens) < 10:
@@ -261,7 +261,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_verdict_that_cannot_be_true_is_not_believed(edge, answer, lie):
+def test_invalid_remote_verdict_makes_request_fail_over_to_local_target(edge, answer, lie):
     one = edge(round_trip=0.02)
 
     def tamper(told: Verdict) -> Verdict:
@@ -274,7 +274,7 @@ def test_a_verdict_that_cannot_be_true_is_not_believed(edge, answer, lie):
     assert Verifier.LOCAL in sink.verifiers
 
 
-def test_the_local_target_drafts_where_there_is_no_draft_model(texts, answer):
+def test_local_target_drafts_for_remote_verification_without_a_draft_model(texts, answer):
     local = scripted_models(1.0, with_draft=False)
     link = ScriptedLink(lambda opened: texts(PROMPTS[0]), Clock(), round_trip=0.01)
     one = Edge(Rig(local), link, own=lambda: DraftModel(local.target, 256))
@@ -290,7 +290,7 @@ def test_the_local_target_drafts_where_there_is_no_draft_model(texts, answer):
     assert TARGET not in one.rig.scheduler.local.drafting.drafters
 
 
-def test_remote_sequence_streams_on_when_its_drafter_fails(edge, answer):
+def test_remote_request_streams_the_same_text_after_its_drafter_fails(edge, answer):
     one = edge(round_trip=0.02)
     draft = one.rig.models.draft
     assert isinstance(draft, ScriptedModel)
@@ -300,7 +300,7 @@ def test_remote_sequence_streams_on_when_its_drafter_fails(edge, answer):
     assert "scripted failure" in sink.done.degraded
 
 
-def test_a_verifier_that_speaks_of_nothing_open_is_told_off(edge):
+def test_edge_complains_to_verifier_after_4096_messages_of_unknown_sequences(edge):
     one = edge()
     one.link.strays(4095)
     one.turn()

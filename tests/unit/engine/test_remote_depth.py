@@ -30,7 +30,7 @@ def expected(right: float) -> list[float]:
 
 
 @pytest.mark.parametrize("right", [0.5, 0.8, 0.95])
-def test_without_drafting_ahead_steps_pay_below_the_formulas_round_trip(right):
+def test_remote_steps_beat_streaming_only_below_formula_round_trip_time(right):
     """R below E·t_AR - k·t_d - t_v."""
     for depth in range(1, MOST + 1):
         known, tokens = times(0.0), expected(right)[: depth + 1]
@@ -42,13 +42,13 @@ def test_without_drafting_ahead_steps_pay_below_the_formulas_round_trip(right):
             assert (found.rates[STEPS] > found.rates[STREAM]) == pays
 
 
-def test_a_loaded_verifier_is_asked_for_steps_alone():
+def test_loaded_verifier_is_sent_proposals_without_overlap_or_streamed_from():
     for load, mode in ((0.5, OVERLAPPED), (1.0, STEPS)):
         assert estimate(times(0.015, load=load), expected(0.9), 4).mode is mode
     assert estimate(times(0.3, load=1.0), expected(0.5), 4).mode is STREAM
 
 
-def test_an_estimate_says_what_a_token_takes_of_the_target_and_of_the_draft():
+def test_remote_estimate_reports_target_and_draft_seconds_per_token():
     for load, right, mode in ((1.0, 0.9, STEPS), (0.5, 0.9, OVERLAPPED), (1.0, 0.1, STREAM)):
         found, tokens = estimate(times(0.015, load=load), expected(right), 4), expected(right)
         steps = times(0.0).verify[found.depth] / tokens[found.depth]
@@ -94,7 +94,7 @@ class Machine:
         (0.15, 0.6, 0.4, 0.001),
     ],
 )
-def test_chosen_remote_mode_is_near_the_best_and_never_slower(round_trip, right, slope, draft):
+def test_automatic_remote_mode_is_near_the_fastest_and_not_slower_than_streaming(round_trip, right, slope, draft):
     machine = Machine(round_trip, right, slope, draft)
     stream, chosen = machine.rate((STREAM, 0)), machine.rate()
     best = max(machine.rate((mode, depth)) for mode in (STEPS, OVERLAPPED) for depth in (2, 6))

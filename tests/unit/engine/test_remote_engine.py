@@ -93,7 +93,7 @@ def ask(worker: EngineWorker, plan, strategy: Strategy) -> Heard:
     return sink
 
 
-def test_engine_sleeps_between_verdicts_and_decodes_local_requests(started, text):
+def test_engine_sleeps_between_remote_verdicts_and_serves_local_requests_meanwhile(started, text):
     worker, link = started(round_trip=0.02, step=lambda drafted: 0.005)
     sinks = [
         ask(worker, autoregressive(), Strategy.REMOTE),
@@ -109,7 +109,7 @@ def test_engine_sleeps_between_verdicts_and_decodes_local_requests(started, text
     assert asked < 600  # turns
 
 
-def test_draining_waits_for_them_and_ends_the_rest(started, text):
+def test_draining_engine_finishes_remote_requests_or_cancels_them_at_its_deadline(started, text):
     worker, link = started(round_trip=0.05, step=lambda drafted: 0.002)
     sink = ask(worker, autoregressive(), Strategy.REMOTE)
     until(lambda: bool(sink.tokens), 10)
@@ -124,7 +124,7 @@ def test_draining_waits_for_them_and_ends_the_rest(started, text):
     assert sink.done.reason is FinishReason.CANCELLED
 
 
-def test_without_a_link_or_its_tokens_there_is_no_other_target(started):
+def test_remote_request_to_engine_without_verifier_link_is_refused(started):
     worker = EngineWorker(lambda progress: scripted_models(0.9))
     worker.start()
     loaded(worker)
@@ -133,7 +133,7 @@ def test_without_a_link_or_its_tokens_there_is_no_other_target(started):
     worker.close()
 
 
-def test_an_edge_without_a_draft_model_drafts_with_its_own_target(started, text):
+def test_engine_without_draft_model_drafts_remote_requests_with_its_own_target(started, text):
     worker, _ = started(load=lambda: scripted_models(1.0, with_draft=False), round_trip=0.01)
     sink = ask(worker, automatic(8, PROMPT_LOOKUP), Strategy.SPECULATIVE)
     until(lambda: sink.outcome is not None, 30)

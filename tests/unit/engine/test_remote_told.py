@@ -29,7 +29,7 @@ class Trips(EngineObserver):
         self.seconds.append(seconds)
 
 
-def test_round_trips_steps_in_flight_break_even_and_the_trace_are_told() -> None:
+def test_remote_request_reports_round_trips_in_flight_steps_break_even_and_trace() -> None:
     models, heard, opened = scripted_models(1.0), Trips(), list[OpenSequence]()
     whole = [*PROMPT, *Rig(models).run([request(PROMPT, autoregressive(), max_tokens=80)])[0].tokens]
 
@@ -61,7 +61,7 @@ def test_round_trips_steps_in_flight_break_even_and_the_trace_are_told() -> None
     assert endless.trace == "", "a peer's text is kept no longer than a trace can be"
 
 
-def test_estimates_begin_with_a_verifiers_hello_and_claim_nothing_unmeasured() -> None:
+def test_remote_rate_estimates_use_only_a_step_time_announced_by_the_verifier() -> None:
     rig, says = Rig(scripted_models(1.0)), replace(MODEL, step_seconds=0.01)
     for model, rates in ((says, [100.0]), (replace(MODEL, step_seconds=0.0), [])):
         edge = Edge(rig, ScriptedLink(lambda _: PROMPT, Clock(), round_trip=ROUND_TRIP, model=model))
@@ -72,14 +72,14 @@ def test_estimates_begin_with_a_verifiers_hello_and_claim_nothing_unmeasured() -
         assert (edge.remote.control.learnt() is not None) == bool(rates), "a guess is not kept"
 
 
-def test_drafting_pays_below_the_round_trip_that_the_rule_gives() -> None:
+def test_remote_break_even_round_trip_follows_the_cost_formula() -> None:
     times = RemoteTimes(round_trip=0.015, plain=0.03, verify=[0.03, 0.032, 0.034], draft=0.004)
     assert break_even(times, [1.0, 1.9, 2.6]) == pytest.approx(2.6 * 0.03 - 2 * 0.004 - 0.034)
     assert break_even(times, [1.0, 1.0, 1.0]) == pytest.approx(-0.006), "at no distance"
     assert break_even(times, [1.0]) is None
 
 
-def test_streamed_tokens_that_arrive_at_once_tell_no_pace() -> None:
+def test_streamed_tokens_arriving_simultaneously_do_not_update_streaming_cost() -> None:
     costs = RemoteCosts(0.01)
     assert not costs.learn_streaming(WorkloadClass.CODE, 16, 0.0, drafted=True)
     assert costs.streaming(WorkloadClass.CODE) == 0.01

@@ -49,7 +49,7 @@ def check(caches: BatchedCaches, texts: list[list[int]], forwards: int = 1) -> N
 
 
 @given(rows=st.integers(1, 9), data=st.data())
-def test_rows_leaving_together_equal_rows_leaving_in_turn(rows, data):
+def test_removing_rows_together_gives_same_slots_as_one_after_another(rows, data):
     gone = sorted(data.draw(st.sets(st.integers(0, rows - 1))))
     places = list(range(rows))
     for one in gone:
@@ -63,7 +63,7 @@ def test_rows_leaving_together_equal_rows_leaving_in_turn(rows, data):
 
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_any_order_of_any_rows_may_be_kept(data):
+def test_kv_cache_rows_can_be_selected_in_any_order(data):
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=6))
     caches, texts = batch(lengths, data.draw(st.booleans()))
     keep = data.draw(st.permutations(range(len(lengths))).map(lambda p: p[: max(1, len(p) - 2)]))
@@ -78,7 +78,7 @@ def allowed(texts: list[list[int]]) -> int:
 
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("lengths", [[900] + [10] * 7, [10, 20, 40, 80, 160, 320, 640], [300] * 8, [700, 690, 5]])
-def test_memory_is_in_proportion_to_the_tokens_however_unlike_the_rows_are(lengths, apart):
+def test_kv_cache_memory_is_proportional_to_tokens_for_rows_of_unequal_length(lengths, apart):
     caches, texts = batch(lengths, apart)
     for _ in range(3):
         check(caches, texts, forwards=2 * LAYERS)
@@ -90,7 +90,7 @@ def test_memory_is_in_proportion_to_the_tokens_however_unlike_the_rows_are(lengt
 
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_whoever_joins_leaves_and_grows_what_is_held_is_in_proportion(data):
+def test_kv_cache_memory_stays_proportional_while_rows_join_leave_and_grow(data):
     caches, texts = (
         BatchedCaches(MODEL, CacheLayout(True, apart=data.draw(st.booleans()) and take_rows_apart(MODEL))),
         list[list[int]](),
@@ -114,7 +114,7 @@ def test_whoever_joins_leaves_and_grows_what_is_held_is_in_proportion(data):
         check(caches, texts)
 
 
-def test_joining_row_copies_no_other_row():
+def test_joining_row_copies_no_kv_cache_array():
     caches, texts = batch([200] * 3)
     check(caches, texts, forwards=LAYERS)
     new, text = row(caches, 700, 3)
@@ -124,7 +124,7 @@ def test_joining_row_copies_no_other_row():
     check(caches, [*texts, text])
 
 
-def test_rows_share_an_array_where_that_pays():
+def test_kv_cache_rows_of_similar_length_share_one_array():
     caches, texts = batch([100, 110, 120, 900])
     check(caches, texts, forwards=LAYERS)
     assert [group.rows for group in caches._attention[0].groups] == [(0, 1, 2), (3,)]
@@ -133,7 +133,7 @@ def test_rows_share_an_array_where_that_pays():
     assert len(together.window(None).groups) == 2, "as few as the memory allows"
 
 
-def test_a_step_copies_no_array():
+def test_decode_step_copies_no_whole_kv_cache_array():
     caches, texts = batch([300, 310, 320])
     check(caches, texts, forwards=2 * LAYERS)
     mx.reset_peak_memory()
@@ -142,7 +142,7 @@ def test_a_step_copies_no_array():
     assert mx.get_peak_memory() - before < caches.nbytes / LAYERS / 2
 
 
-def test_leaving_row_is_replaced_by_the_last_row():
+def test_removed_kv_cache_row_is_replaced_by_the_last_row_without_copying_all():
     caches, texts = batch([300] * 8)
     for _ in range(11):  # its arrays are nearly full: so many slots are not too much for seven rows
         caches.forward(mx.array([[7] * 8] * 8), [8] * 8)
@@ -156,7 +156,7 @@ def test_leaving_row_is_replaced_by_the_last_row():
     check(caches, [texts[i] for i in places_after(8, [2])])
 
 
-def test_arrays_grow_a_few_layers_at_a_time_and_before_they_must():
+def test_kv_cache_layers_grow_one_after_another_over_several_steps():
     caches, texts = batch([188])
     sizes = []
     while len(set(sizes)) < 2 or sizes[-1] != sizes[-2]:
@@ -169,7 +169,7 @@ def test_arrays_grow_a_few_layers_at_a_time_and_before_they_must():
     check(caches, texts)
 
 
-def test_a_row_with_nothing_in_it_joins_those_with_something_and_the_other_way():
+def test_empty_and_filled_kv_cache_rows_can_join_one_batch():
     for lengths in ([0, 3], [3, 0], [0, 0, 2]):
         caches, texts = BatchedCaches(MODEL), list[list[int]]()
         for length in lengths:
@@ -182,7 +182,7 @@ def test_a_row_with_nothing_in_it_joins_those_with_something_and_the_other_way()
         check(caches, texts)
 
 
-def test_memory_of_rows_that_left_is_given_back():
+def test_removing_rows_returns_their_kv_cache_memory():
     caches, texts = batch([180] * 8)
     check(caches, texts, forwards=2 * LAYERS)
     before = mx.get_active_memory()
@@ -193,7 +193,7 @@ def test_memory_of_rows_that_left_is_given_back():
     check(caches, texts[:2])
 
 
-def test_a_row_that_rested_before_moves_without_a_copy():
+def test_resting_row_rejoins_batch_without_copying_kv_arrays():
     caches, texts = batch([40, 40, 40])
     for _ in range(3):  # each lies alone from its first rest on
         caches.join(caches.split([0], rest=True))

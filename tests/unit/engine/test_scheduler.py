@@ -47,7 +47,7 @@ def text(models, n: int = 40, prompt=PROMPT) -> list[int]:
     batch=st.integers(1, 4),
     chosen=st.booleans(),
 )
-def test_any_mix_of_rows_gives_the_targets_text_and_exact_counts(
+def test_scheduler_emits_target_text_with_consistent_counts_for_any_request_mix(
     acceptance, depths, limit, eos_after, chunk, batch, chosen
 ):
     models = scripted_models(acceptance, eos_after=eos_after)
@@ -73,13 +73,13 @@ def test_any_mix_of_rows_gives_the_targets_text_and_exact_counts(
             assert c.accepted == 0
 
 
-def test_acceptance_is_what_the_script_says():
+def test_reported_acceptance_equals_the_scripted_models_acceptance():
     models = scripted_models(0.7)
     counts = Rig(models).run([request(PROMPT, speculative(1), max_tokens=3000)])[0].done.stats.counts
     assert counts.acceptance == pytest.approx(0.7, abs=0.03)
 
 
-def test_end_of_text_inside_an_accepted_block_cuts_it_and_is_no_rollback():
+def test_end_of_text_inside_accepted_block_cuts_it_without_counting_a_rollback():
     models = scripted_models(1.0, eos_after=len(PROMPT) + 1)
     sink = Rig(models).run([request(PROMPT, speculative(6))])[0]
     c = sink.done.stats.counts
@@ -97,7 +97,7 @@ class Heard(EngineObserver):
         self.steps.append(result)
 
 
-def test_draft_counts_equal_what_depth_control_learns():
+def test_depth_control_learns_exactly_the_reported_draft_counts():
     heard = Heard()
     rig = Rig(scripted_models(0.7, eos_after=12), observer=heard)
     asked = [request([7 * i, i], speculative(6)) for i in range(12)]
@@ -114,14 +114,14 @@ def test_draft_counts_equal_what_depth_control_learns():
     }
 
 
-def test_max_tokens_inside_a_block_drafts_no_further_than_it_may_emit():
+def test_draft_block_near_max_tokens_is_no_longer_than_tokens_left():
     sink = Rig(scripted_models(1.0)).run([request(PROMPT, speculative(4), max_tokens=7)])[0]
     assert sink.chunks == [1, 5, 1]
     assert sink.done.reason is FinishReason.LENGTH
     assert sink.done.stats.counts.drafted == 4
 
 
-def test_a_stop_sequence_across_steps_is_cut_where_it_completes():
+def test_stop_sequence_across_steps_ends_text_where_it_completes():
     models = scripted_models(1.0)
     whole = text(models)
     for end in range(2, 14):
@@ -135,14 +135,14 @@ def test_a_stop_sequence_across_steps_is_cut_where_it_completes():
         assert c.rollbacks == c.rolled_back == 0, "all was accepted, wherever the text was cut"
 
 
-def test_the_context_limit_ends_a_text():
+def test_context_limit_ends_text_with_reason_length():
     models = scripted_models(0.8, context_length=24)
     sink = Rig(models).run([request(PROMPT, speculative(4), max_tokens=500)])[0]
     assert len(sink.tokens) == 24 - len(PROMPT)
     assert sink.done.reason is FinishReason.LENGTH
 
 
-def test_a_cancellation_acts_within_a_step_and_spares_the_others():
+def test_cancelled_request_stops_at_once_and_its_neighbour_finishes():
     models = scripted_models(0.6)
     rig = Rig(models)
     gone, stays = request(PROMPT, speculative(3), max_tokens=60), request(PROMPT, autoregressive(), max_tokens=60)
@@ -157,7 +157,7 @@ def test_a_cancellation_acts_within_a_step_and_spares_the_others():
     assert b.tokens == text(models, 60)
 
 
-def test_a_deadline_ends_waiting_and_running_requests():
+def test_deadline_ends_waiting_and_running_requests():
     now = [0.0]
     rig = Rig(scripted_models(0.5), max_batch=1, clock=lambda: now[0])
     running = rig.add(request(PROMPT, speculative(2), max_tokens=1000, deadline=5.0))
@@ -196,7 +196,7 @@ class FailingDrafter:
         self._inner.leave(row)
 
 
-def test_a_failing_drafter_costs_speculation_and_no_token():
+def test_failing_drafter_degrades_requests_without_losing_tokens():
     from draftd.engine.drafters.draft_model import DraftModel
 
     models = scripted_models(0.8)
@@ -216,7 +216,7 @@ class VerifierErrors(EngineObserver):
         self.told.append((request.id, message))
 
 
-def test_failing_row_ends_alone_and_the_others_finish_exactly():
+def test_failing_sequence_ends_alone_and_its_neighbour_keeps_its_text():
     models = scripted_models(0.8)
     assert isinstance(models.target, ScriptedModel)
     good = text(models, 30)
@@ -239,7 +239,7 @@ def test_failing_row_ends_alone_and_the_others_finish_exactly():
     assert sinks[1].done.stats.counts.emitted == len(sinks[1].tokens) > 0
 
 
-def test_rows_share_a_batch_without_sharing_randomness():
+def test_seeded_text_is_independent_of_requests_in_same_batch():
     models = pair(tiny_llama(1), tiny_llama(2))
 
     def ask(seed: int, prompt: list[int], plan):

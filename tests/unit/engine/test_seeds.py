@@ -48,7 +48,7 @@ def text(rig: Rig, way: SamplingParams, plan: DecodePlan) -> list[int]:
     return sink.tokens
 
 
-def test_seeds_give_texts_of_their_own(models, expected):
+def test_different_or_missing_seed_gives_a_different_text(models, expected):
     assert expected["plain"] != text(Rig(models), replace(WAYS["plain"], seed=8), autoregressive())
     assert expected["plain"] != text(Rig(models), replace(WAYS["plain"], seed=None), autoregressive())
     assert len(set(expected["plain"])) > 8, "a sampled text"
@@ -56,17 +56,17 @@ def test_seeds_give_texts_of_their_own(models, expected):
 
 @pytest.mark.parametrize("name", WAYS)
 @pytest.mark.parametrize("depth", [1, 2, 3, 5, 8])
-def test_the_text_does_not_depend_on_depth(models, expected, name, depth):
+def test_seeded_text_does_not_depend_on_draft_depth(models, expected, name, depth):
     assert text(Rig(models), WAYS[name], speculative(depth)) == expected[name]
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_seeded_text_does_not_depend_on_the_drafter(models, expected, name):
+def test_seeded_text_is_the_same_with_prompt_lookup(models, expected, name):
     assert text(Rig(models), WAYS[name], LOOKUP) == expected[name]
 
 
 @pytest.mark.parametrize(("beside", "batch"), [("seeds", 4), ("greedy", 4), ("no seeds", 4), ("all", 8)])
-def test_nor_on_who_is_decoded_beside_it(models, expected, beside, batch):
+def test_seeded_text_does_not_depend_on_sampling_or_drafters_of_batch_neighbours(models, expected, beside, batch):
     """Neighbours come, go and draft at other depths, with other drafters; what they filter is no matter of this row."""
     neighbours = {
         "seeds": [SamplingParams(1.3, top_p=0.5, seed=s) for s in range(batch)],
@@ -90,7 +90,7 @@ def test_nor_on_who_is_decoded_beside_it(models, expected, beside, batch):
 
 
 @pytest.mark.parametrize("beside", [7, None])
-def test_a_draft_that_is_the_target_is_always_right(beside):
+def test_draft_identical_to_target_is_always_accepted_with_shared_seed(beside):
     """At every place of a block: both choose with the same noise, alone and beside a row without a seed."""
     same = pair(tiny_llama(1, scale=2.0), tiny_llama(1, scale=2.0))
     ways = [WAYS["plain"], replace(WAYS["plain"], seed=beside)]
@@ -112,13 +112,13 @@ class Fickle(DraftModel):
         )
 
 
-def test_nor_on_blocks_that_end_early(models, expected):
+def test_seeded_text_does_not_depend_on_draft_blocks_that_end_early(models, expected):
     rig = Rig(models, drafters={DRAFT_MODEL: Fickle(models.draft, 32)})
     asked = [ask(WAYS["filtered"], speculative(6)), ask(WAYS["plain"], speculative(5))]
     assert [sink.tokens for sink in rig.run(asked)] == [expected["filtered"], expected["plain"]]
 
 
-def test_nor_on_steps_that_draft_nothing_to_learn_what_that_costs(models, expected):
+def test_seeded_text_does_not_depend_on_autoregressive_measurement_steps(models, expected):
     rig = Rig(models, measurement=PlainMeasurement(1e-6))
     (sink,) = rig.run([ask(WAYS["plain"], speculative(3))])
     counts = sink.done.stats.counts
@@ -126,7 +126,7 @@ def test_nor_on_steps_that_draft_nothing_to_learn_what_that_costs(models, expect
     assert 0 < counts.drafts < counts.steps - 3
 
 
-def test_nor_on_depth_that_is_chosen_anew_in_each_step(models, expected):
+def test_seeded_text_does_not_depend_on_automatic_depth(models, expected):
     plan = automatic(6, DRAFT_MODEL, PROMPT_LOOKUP)
     sinks = Rig(models).run([ask(way, plan) for way in (*WAYS.values(), SamplingParams(), SamplingParams(1.0))])
     assert [sink.tokens for sink in sinks[:2]] == list(expected.values())
@@ -144,14 +144,14 @@ class Failing(PromptLookup):
         return super().propose(rows, depths, sampling)
 
 
-def test_nor_on_a_drafter_that_fails(models, expected):
+def test_seeded_text_is_unchanged_when_drafter_fails(models, expected):
     rig = Rig(models, drafters={PROMPT_LOOKUP: Failing()})
     (sink,) = rig.run([ask(WAYS["plain"], LOOKUP)])
     assert "planted" in sink.done.degraded
     assert sink.tokens == expected["plain"]
 
 
-def test_nor_on_a_step_that_fails(models, expected, monkeypatch):
+def test_seeded_text_is_unchanged_when_a_decode_step_fails(models, expected, monkeypatch):
     """The row is taken in anew from its text, and goes on from where it was."""
     rig = Rig(models)
     submit, left = rig.target.submit, 4

@@ -67,7 +67,7 @@ def busy(prices: CalibratedCosts) -> CalibratedCosts:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_prices_of_a_busy_start_are_right_within_64_tokens_of_the_load_s_end(seed: int) -> None:
+def test_costs_measured_under_load_settle_within_64_tokens_after_load_ends(seed: int) -> None:
     where, heard = machine(seed), Depths()
     simulation = simulated(where, DepthControl(StepCosts(busy(where.prices(MOST))), MOST), heard)
     where.slowdown = LOAD
@@ -78,7 +78,7 @@ def test_prices_of_a_busy_start_are_right_within_64_tokens_of_the_load_s_end(see
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_restart_knows_what_a_fresh_start_does(seed: int) -> None:
+def test_restart_with_learned_costs_reaches_depth_of_fresh_start_within_64_tokens(seed: int) -> None:
     where = machine(seed)
     before = simulated(where, DepthControl(StepCosts(busy(where.prices(MOST))), MOST), Depths())
     before.run([ask(200)])
@@ -93,7 +93,7 @@ def test_a_restart_knows_what_a_fresh_start_does(seed: int) -> None:
 
 @pytest.mark.parametrize("off", [0.6, 1.6])
 @pytest.mark.parametrize("drafting", [False, True])
-def test_a_price_that_is_off_is_within_a_quarter_after_64_steps_that_show_it(off: float, drafting: bool) -> None:
+def test_wrong_step_cost_is_corrected_to_within_a_quarter_after_64_steps(off: float, drafting: bool) -> None:
     where = machine(1)
     costs = StepCosts(where.prices(MOST))
     truth: Sequence[float] = [where.round(1, depth) for depth in range(MOST + 1)]

@@ -74,7 +74,7 @@ def alone(models: LoadedModels, asked: Sequence[DecodeRequest]) -> list[list[int
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_equal_prompts_at_one_time_are_computed_once(name: str) -> None:
+def test_simultaneous_equal_prompts_are_prefilled_once(name: str) -> None:
     """Greedy and seeded."""
     models = MODELS[name]()
     asked = [ask(SYSTEM, sampling=SamplingParams(0.9, seed=i) if i % 2 else None) for i in range(4)]
@@ -86,7 +86,7 @@ def test_equal_prompts_at_one_time_are_computed_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_different_questions_wait_for_their_common_system_prompt_only(name: str) -> None:
+def test_simultaneous_prompts_with_common_system_prompt_prefill_it_once(name: str) -> None:
     """Also those that come while it is computed, and one that has less of it in common."""
     models = MODELS[name]()
     asked = [ask(QUESTIONS[0]), ask(SYSTEM[:300] + [0] * 30), *map(ask, QUESTIONS[1:])]
@@ -100,14 +100,14 @@ def test_different_questions_wait_for_their_common_system_prompt_only(name: str)
     assert [sink.tokens for sink in sinks] == alone(models, asked)
 
 
-def test_a_prompt_that_goes_on_after_another_waits_for_all_of_that() -> None:
+def test_prompt_extending_another_waits_and_reuses_all_of_it() -> None:
     rig, target = counted(MODELS["states"](), prefill_chunk=128)
     sinks = rig.run([ask(SYSTEM), ask(QUESTIONS[0])])
     assert read(sinks) == [0, 450]
     assert target.computed == 470
 
 
-def test_a_short_common_beginning_makes_no_prompt_wait() -> None:
+def test_short_common_beginning_makes_no_prompt_wait_for_another() -> None:
     rig, _ = counted(MODELS["full attention"](), prefill_chunk=512)
     sinks = [rig.add(ask(SYSTEM[:200] + words(i, 30))) for i in range(1, 4)]
     rig.scheduler.step()
@@ -116,7 +116,7 @@ def test_a_short_common_beginning_makes_no_prompt_wait() -> None:
     assert all(sink.done.reason is FinishReason.LENGTH for sink in sinks)
 
 
-def test_a_beginning_that_the_store_has_already_makes_no_prompt_wait() -> None:
+def test_already_cached_beginning_makes_no_prompt_wait_for_another() -> None:
     rig, _ = counted(MODELS["full attention"]())
     rig.run([ask(SYSTEM)])
     sinks = [rig.add(ask(question)) for question in QUESTIONS]
@@ -126,7 +126,7 @@ def test_a_beginning_that_the_store_has_already_makes_no_prompt_wait() -> None:
     assert read(sinks) == [450] * 4
 
 
-def test_without_a_prefix_store_no_prompt_waits() -> None:
+def test_simultaneous_prompts_do_not_wait_for_each_other_without_prefix_cache() -> None:
     rig, target = counted(MODELS["full attention"](), prefix_bytes=0)
     sinks = [rig.add(ask(question)) for question in QUESTIONS]
     rig.scheduler.step()
@@ -136,7 +136,7 @@ def test_without_a_prefix_store_no_prompt_waits() -> None:
     assert target.computed == sum(map(len, QUESTIONS))
 
 
-def test_no_prompt_waits_for_one_of_the_daemons_own_requests() -> None:
+def test_client_prompt_does_not_wait_for_equal_probe_prompt() -> None:
     rig, target = counted(MODELS["full attention"]())
     own, first, second = (replace(ask(SYSTEM), origin=origin) for origin in (Origin.PROBE, Origin.CLIENT, Origin.PROBE))
     sinks = [rig.add(one) for one in (own, first, second)]
@@ -147,7 +147,7 @@ def test_no_prompt_waits_for_one_of_the_daemons_own_requests() -> None:
     assert target.computed == 3 * 450
 
 
-def test_no_prompt_waits_for_a_peers_that_must_wait_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompt_does_not_wait_for_equal_prompt_of_a_held_back_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, target = counted(MODELS["full attention"](), prefill_chunk=128)
     first, second = rig.add(ask(SYSTEM)), rig.add(ask(SYSTEM))
     rig.scheduler.step()
@@ -163,7 +163,7 @@ def test_no_prompt_waits_for_a_peers_that_must_wait_itself(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("leaves", [FinishReason.CANCELLED, FinishReason.ERROR])
-def test_the_next_one_computes_when_the_first_leaves(name: str, leaves: FinishReason) -> None:
+def test_waiting_prompt_prefills_shared_beginning_when_first_request_is_ended(name: str, leaves: FinishReason) -> None:
     models = MODELS[name]()
     asked = [ask(question) for question in QUESTIONS]
     rig, target = counted(models, prefill_chunk=128)
@@ -178,7 +178,7 @@ def test_the_next_one_computes_when_the_first_leaves(name: str, leaves: FinishRe
     assert [sink.tokens for sink in others] == alone(models, asked[1:])
 
 
-def test_the_next_one_computes_when_the_first_fails() -> None:
+def test_waiting_prompt_prefills_shared_beginning_when_first_prefill_fails() -> None:
     models = scripted_models(0.7)
     rig, target = counted(models, prefill_chunk=128)
     models.target.fail_on_token = 200
@@ -190,7 +190,7 @@ def test_the_next_one_computes_when_the_first_fails() -> None:
     assert [sink.tokens for sink in sinks[1:]] == alone(models, [ask(question) for question in QUESTIONS[1:]])
 
 
-def test_a_prompt_that_waits_for_another_can_be_cancelled_and_keeps_its_deadline() -> None:
+def test_prompt_waiting_for_an_equal_one_obeys_cancellation_and_deadline() -> None:
     now = [0.0]
     rig, target = counted(MODELS["full attention"](), prefill_chunk=128, clock=lambda: now[0])
     asked = [ask(SYSTEM), ask(SYSTEM), ask(SYSTEM, deadline=5.0)]
@@ -207,14 +207,14 @@ def test_a_prompt_that_waits_for_another_can_be_cancelled_and_keeps_its_deadline
     assert target.computed == 450
 
 
-def test_a_short_prompt_is_not_held_up_by_what_follows_in_the_long_one_that_it_waits_for() -> None:
+def test_short_prompt_runs_right_after_its_shared_beginning_is_prefilled() -> None:
     """A third prompt, shorter than the first, is computed after the second: as if that had not waited."""
     rig, target = counted(MODELS["full attention"](), prefill_chunk=150)
     rig.run([ask(SYSTEM + words(5, 1200)), ask(words(6, 700)), ask(QUESTIONS[0])])
     assert target.slices[:4] == [(1, 150), (1, 150), (1, 150), (3, 20)]
 
 
-def test_prompts_for_which_others_wait_share_no_forward() -> None:
+def test_prompts_awaited_by_equal_prompts_share_no_prefill_forward() -> None:
     """Two of one length, each twice: a state is kept on the way only of one that is computed by itself."""
     models = MODELS["states"]()
     texts = [words(seed, 100) for seed in (1, 2)]
@@ -224,7 +224,7 @@ def test_prompts_for_which_others_wait_share_no_forward() -> None:
     assert target.computed == 202
 
 
-def test_shared_prompt_is_computed_once_again_after_a_failed_step() -> None:
+def test_shared_prompt_is_prefilled_only_once_again_after_failed_step() -> None:
     models = scripted_models(0.7)
     rig, target = counted(models, prefill_chunk=128)
     running = rig.add(ask(words(7, 20), max_tokens=60))
@@ -242,7 +242,7 @@ def test_shared_prompt_is_computed_once_again_after_a_failed_step() -> None:
     assert target.computed - before == 452
 
 
-def test_the_draft_model_computes_equal_prompts_once_too() -> None:
+def test_draft_model_prefills_simultaneous_equal_prompts_once() -> None:
     models = pair(tiny_llama(1, scale=8.0), tiny_llama(2, scale=8.0))
     rig, _ = counted(models, prefill_chunk=32)
     draft: Any = rig.scheduler.local.drafting.drafters[DRAFT_MODEL]
@@ -255,7 +255,7 @@ def test_the_draft_model_computes_equal_prompts_once_too() -> None:
     assert [sink.tokens for sink in sinks] == alone(models, [ask(SYSTEM, max_tokens=30)] * 4)
 
 
-def test_the_engine_counts_what_those_that_waited_read(running: Any) -> None:
+def test_engine_status_counts_prefix_hits_of_simultaneous_equal_prompts(running: Any) -> None:
     engine = running(lambda: scripted_models(0.7), prefix_cache_bytes=PLENTY)
     asked = [ask(SYSTEM) for _ in range(4)]
     engine.answer(*asked)

@@ -88,7 +88,7 @@ def noisy(model: Any, made: Any) -> Any:
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("seed", range(2))
-def test_rows_stay_exact_while_they_join_leave_and_go_back(make, seed):
+def test_recurrent_state_rows_stay_exact_through_joins_rollbacks_and_removals(make, seed):
     model, dice = make(1), random.Random(seed)
     caches, texts = make_caches(model), list[list[int]]()
 
@@ -122,7 +122,7 @@ def test_rows_stay_exact_while_they_join_leave_and_go_back(make, seed):
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_a_model_with_a_state_is_batched_and_speculates_with_its_own_text(make):
+def test_recurrent_model_speculates_in_batch_with_same_text_as_mlx_lm(make):
     target = make(1)
     assert why_not_batched(target) == ""
     models = pair(target, noisy(target, make(1)))
@@ -138,7 +138,7 @@ def test_a_model_with_a_state_is_batched_and_speculates_with_its_own_text(make):
 
 
 @pytest.mark.parametrize("make", [lambda seed: tiny_llama(seed, sliding=24), *MODELS.values()], ids=["window", *MODELS])
-def test_with_mlx_lms_own_caches_it_speculates_too(make):
+def test_model_with_mlx_lm_caches_speculates_with_the_same_text(make):
     target = make(1)
     target._draftd_not_batched = "its caches are to be mlx-lm's own"
     models = pair(target, noisy(target, make(1)))
@@ -152,7 +152,7 @@ def test_with_mlx_lms_own_caches_it_speculates_too(make):
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_a_seed_gives_the_same_text_at_every_depth_beside_a_state(make):
+def test_seeded_text_of_recurrent_model_is_the_same_at_every_depth(make):
     target = make(1)
     models, sampling = pair(target, noisy(target, make(1))), SamplingParams(temperature=0.9, seed=11)
     texts = {
@@ -163,7 +163,7 @@ def test_a_seed_gives_the_same_text_at_every_depth_beside_a_state(make):
 
 
 @pytest.mark.parametrize("make", [*MODELS.values(), lambda seed: tiny_llama(seed, sliding=16)], ids=[*MODELS, "window"])
-def test_third_conversation_reuses_the_beginning_two_others_shared(make):
+def test_prefix_shared_by_two_conversations_is_reused_by_a_third_in_stateful_models(make):
     models, found = pair(make(1), make(2)), []
     rig = Rig(models, prefix_bytes=64 << 20, prefill_chunk=48)
     for user in (30, 0, 31):
@@ -176,7 +176,7 @@ def test_third_conversation_reuses_the_beginning_two_others_shared(make):
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_a_step_says_how_many_tokens_it_replayed(make, monkeypatch):
+def test_recurrent_model_step_reports_its_number_of_replayed_tokens(make, monkeypatch):
     target = make(1)
     rig, steps = Rig(pair(target, noisy(target, make(1)))), []
     learn = rig.scheduler.local.depth.learn
@@ -199,7 +199,7 @@ def test_a_step_says_how_many_tokens_it_replayed(make, monkeypatch):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_choices_of_one_request_share_its_prompt(name: str) -> None:
+def test_choices_of_one_request_reuse_its_prompt_in_recurrent_model(name: str) -> None:
     """Though a state can be read at one place only: it is kept before the prompt's last token."""
     model, text = MODELS[name](1), tuple((7 * i + 3) % 31 for i in range(150))
     first = request(text, autoregressive(), max_tokens=8)

@@ -77,7 +77,7 @@ def prompt(length: int, first: int) -> list[int]:
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_texts_through_the_protocol_alone_are_the_same(models: Any, batch: int) -> None:
+def test_texts_are_the_same_using_only_target_protocol_methods(models: Any, batch: int) -> None:
     """Greedy, seeded and free, drafted for and not; prompts of unlike length in slices, joined and left at will."""
     plans = [speculative(4), autoregressive(), LOOKUP, automatic(3), speculative(1), autoregressive()]
     changed = replace(SEEDED, seed=2**63, logit_bias=((3, 2.0),), repetition_penalty=1.3, frequency_penalty=0.2)
@@ -102,7 +102,7 @@ def test_texts_through_the_protocol_alone_are_the_same(models: Any, batch: int) 
     assert sum(entry.tokens != () and not entry.wanted for entry in entries) > 10, "slices"
 
 
-def test_plain_steps_run_ahead_through_the_protocol(models: Any) -> None:
+def test_autoregressive_steps_run_ahead_using_only_target_protocol_methods(models: Any) -> None:
     def asked() -> list[Any]:
         ways = [GREEDY, SEEDED, GREEDY]
         return [request(prompt(6, i), autoregressive(), max_tokens=24, sampling=way) for i, way in enumerate(ways)]
@@ -113,7 +113,7 @@ def test_plain_steps_run_ahead_through_the_protocol(models: Any) -> None:
     assert sum(len(entry.tokens) for plan in target.plans for entry in plan.entries) == 18, "answers are not sent back"
 
 
-def test_a_prefix_in_the_store_is_not_taken_in_again(models: Any) -> None:
+def test_prompt_in_prefix_cache_submits_only_its_last_token_to_target(models: Any) -> None:
     rig, target = behind_seam(scripted_models(0.7), prefix_bytes=1 << 24)
     rig.run([request(prompt(60, 1), speculative(3), max_tokens=8)])
     del target.plans[:]

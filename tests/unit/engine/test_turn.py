@@ -67,7 +67,7 @@ def ids(sequences: Any) -> list[int]:
         pytest.param([CLIENT, peers(2)], {"wave": True}, [1, 2], [], id="no one hurries prompts of a wave"),
     ],
 )
-def test_a_step_has_the_sequences_that_are_due(
+def test_step_planning_selects_due_sequences_and_those_that_limit_prefill(
     running: list[Any], options: dict[str, Any], members: list[int], hurried: list[int]
 ) -> None:
     held, wave = options.get("held", set()), options.get("wave", False)
@@ -82,7 +82,7 @@ def test_a_step_has_the_sequences_that_are_due(
 
 
 @pytest.mark.parametrize(("running", "catches_up"), [([CLIENT], True), ([], False)])
-def test_a_drafter_catches_up_only_with_sequences_that_run(running: list[Any], catches_up: bool) -> None:
+def test_draft_catch_up_happens_only_beside_running_sequences(running: list[Any], catches_up: bool) -> None:
     turn = plan_turn(running, running, None, most=4, now=NOW, may_catch_up=True)
     assert (turn.catches_up, turn.decodes) == (catches_up, bool(running))
 
@@ -98,7 +98,7 @@ def test_a_drafter_catches_up_only_with_sequences_that_run(running: list[Any], c
         pytest.param([CLIENT, peers(2, step=False)], {}, True, id="a peer rests"),
     ],
 )
-def test_the_next_step_begins_early_where_it_is_alike(
+def test_next_step_starts_early_only_if_its_batch_and_tokens_need_no_waiting(
     running: list[Any], options: dict[str, bool], ahead: bool
 ) -> None:
     turn = plan_turn(running, running, None, most=4, now=NOW)
@@ -106,7 +106,7 @@ def test_the_next_step_begins_early_where_it_is_alike(
     assert runs_ahead(turn, **asked) is ahead
 
 
-def test_a_wave_ends_with_its_prompts_or_its_time() -> None:
+def test_initial_prompt_wave_ends_when_most_have_joined_or_its_time_is_over() -> None:
     wave = Wave()
     assert wave.goes_on(0.0, running=0, short_prompts=5)
     assert wave.goes_on(0.2, running=2, short_prompts=3)

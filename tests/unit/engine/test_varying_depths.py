@@ -57,7 +57,7 @@ def p_of(models, params, sinks, prompt=PROMPT):
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p"])
-def test_depths_that_vary_by_row_and_by_step_keep_it(models, name):
+def test_depths_varying_by_row_and_step_preserve_target_distribution(models, name):
     sinks = sampled(models, PARAMS[name])
     assert p_of(models, PARAMS[name], sinks) > 1e-3
     for i in range(len(PLANS)):  # and those of each plan by themselves, which are fewer
@@ -68,12 +68,12 @@ def test_depths_that_vary_by_row_and_by_step_keep_it(models, name):
     assert len(drafted) > 4, "of one kind only: nothing was proven"
 
 
-def test_beside_rows_whose_depth_is_fixed_they_keep_it(models):
+def test_automatic_depth_beside_fixed_depth_rows_preserves_target_distribution(models):
     params = PARAMS["temperature"]
     assert p_of(models, params, sampled(models, params, [automatic(3), speculative(2), autoregressive()])) > 1e-3
 
 
-def test_prompt_lookup_in_the_drafts_place_keeps_it(models):
+def test_prompt_lookup_mixed_with_draft_model_preserves_target_distribution(models):
     params = PARAMS["temperature"]
     plans = [automatic(2, DRAFT_MODEL, LOOKUP), automatic(2, LOOKUP), automatic(3)]
     sinks = sampled(models, params, plans, REPEATING)
@@ -95,7 +95,7 @@ def cut(monkeypatch, keeps) -> None:
     monkeypatch.setattr(drafting.DraftModel, "propose", cautious)
 
 
-def test_a_draft_that_stops_where_its_own_confidence_is_low_keeps_it(models, monkeypatch):
+def test_draft_stopping_at_low_confidence_preserves_target_distribution(models, monkeypatch):
     """Of the distribution that a token is to be drawn from, before it is."""
     params = PARAMS["temperature"]
     cut(monkeypatch, lambda tokens, q: q.max(axis=-1) > 0.45)
@@ -106,13 +106,13 @@ def test_a_draft_that_stops_where_its_own_confidence_is_low_keeps_it(models, mon
     assert 0.05 * len(drafted) < stopped < 0.95 * len(drafted), "all or none stopped early: nothing was proven"
 
 
-def test_the_test_notices_a_stop_that_hangs_on_the_token_that_it_stops_on(models, monkeypatch):
+def test_chi_squared_test_detects_draft_cut_depending_on_the_token_cut(models, monkeypatch):
     params = PARAMS["temperature"]
     cut(monkeypatch, lambda tokens, q: mx.take_along_axis(q, tokens[..., None], axis=-1)[..., 0] > 0.4)
     assert p_of(models, params, sampled(models, params, [speculative(2)])) < 1e-6
 
 
-def test_the_test_notices_a_depth_that_hangs_on_a_token_not_yet_drawn(models, monkeypatch):
+def test_chi_squared_test_detects_depth_depending_on_a_token_not_yet_drawn(models, monkeypatch):
     params = PARAMS["temperature"]
     cut(monkeypatch, lambda tokens, q: mx.repeat(tokens[:, :1] != 2, tokens.shape[1], axis=1))
     assert p_of(models, params, sampled(models, params, [automatic(2)])) < 1e-6

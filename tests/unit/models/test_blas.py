@@ -11,7 +11,7 @@ from draftd.models import blas
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="Metal is the only backend there")
-def test_backend_names_the_blas_only_where_a_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compute_backend_names_blas_on_cpu_and_cuda_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
     assert blas.compute_backend() == f"cpu ({blas.load_blas()})"
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
