@@ -235,7 +235,7 @@ def refused(path: Path | str) -> ModelLoadError:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_one_line_and_the_same_for_serve_and_doctor(folder: Path, damage: str) -> None:
+def test_damaged_model_folder_is_described_in_one_line_alike_by_serve_and_doctor(folder: Path, damage: str) -> None:
     change, what, cure = DAMAGE[damage]
     change(folder)
     message = refused(folder).message
@@ -263,12 +263,12 @@ def test_damage_is_one_line_and_the_same_for_serve_and_doctor(folder: Path, dama
         rewritten("notes.json", POINTER),  # nothing is read from it
     ],
 )
-def test_folders_that_mlx_lm_loads_pass_the_check(folder: Path, change: Callable[[Path], object]) -> None:
+def test_model_check_accepts_unusual_folders_that_mlx_lm_loads(folder: Path, change: Callable[[Path], object]) -> None:
     change(folder)
     ModelFolder(str(folder)).open()
 
 
-def test_symbolic_links_of_a_folder_are_followed(nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_model_folder_with_symbolic_links_is_read_through_them(nano_pair: NanoPair, tmp_path: Path) -> None:
     for file in Path(nano_pair.draft).iterdir():
         (tmp_path / file.name).symlink_to(file)
     ModelFolder(str(tmp_path)).open()
@@ -277,7 +277,7 @@ def test_symbolic_links_of_a_folder_are_followed(nano_pair: NanoPair, tmp_path: 
     assert "no model*.safetensors" in refused(tmp_path).message
 
 
-def test_a_bad_draft_is_found_before_the_target_is_read(folder: Path, nano_pair: NanoPair) -> None:
+def test_damaged_draft_model_is_reported_before_the_target_is_loaded(folder: Path, nano_pair: NanoPair) -> None:
     cut(100)(folder)
     told: list[str] = []
     with pytest.raises(ModelLoadError, match="draft model: .* is cut off"):
@@ -285,7 +285,7 @@ def test_a_bad_draft_is_found_before_the_target_is_read(folder: Path, nano_pair:
     assert not [line for line in told if line.startswith("loading")]
 
 
-def test_serve_ends_with_that_line_and_doctor_prints_it(
+def test_serve_and_doctor_commands_exit_1_with_the_cause_and_cure_of_bad_weights(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rewritten(WEIGHTS, POINTER)(folder)
@@ -303,11 +303,11 @@ def test_serve_ends_with_that_line_and_doctor_prints_it(
     assert f"to do: {cure}\n" in looked.out
 
 
-def test_a_name_that_no_hub_has_is_no_folder() -> None:
+def test_model_name_without_owner_is_refused_as_missing_folder() -> None:
     assert "no such folder" in refused("Qwen3-8B-4bit").message
 
 
-def test_of_another_librarys_error_the_first_sentence_is_told() -> None:
+def test_long_library_error_is_shortened_to_its_first_sentence_on_one_line() -> None:
     error = ValueError("Missing 2 parameters:\n  a.weight,\n  b.weight.\nPlease convert it.\n")
     assert in_one_line(error) == "ValueError: Missing 2 parameters: a.weight, b.weight"
     assert in_one_line(KeyError()) == "KeyError"
@@ -315,7 +315,9 @@ def test_of_another_librarys_error_the_first_sentence_is_told() -> None:
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
-def test_a_traceback_is_for_the_debug_level(level: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_model_load_failure_logs_its_traceback_only_at_debug_level(
+    level: int, caplog: pytest.LogCaptureFixture
+) -> None:
     def load(_: object) -> LoadedModels:
         raise RuntimeError("out of memory\nat 0x1\nat 0x2")
 
@@ -329,7 +331,9 @@ def test_a_traceback_is_for_the_debug_level(level: int, caplog: pytest.LogCaptur
     assert [bool(record.exc_info) for record in caplog.records] == [True] * (level == logging.DEBUG)
 
 
-def test_the_reason_of_a_refused_draft_is_without_its_cure(folder: Path, nano_pair: NanoPair) -> None:
+def test_draft_model_with_different_tokenizer_is_not_offered_and_the_reason_counts_tokens(
+    folder: Path, nano_pair: NanoPair
+) -> None:
     from tests.unit.engine.drafts import change_tokenizer
 
     change_tokenizer(folder)
@@ -339,7 +343,7 @@ def test_the_reason_of_a_refused_draft_is_without_its_cure(folder: Path, nano_pa
     assert info.speculation(4) == f"up to 4 draft tokens at a time from prompt_lookup; {info.why_no(DRAFT_MODEL)}"
 
 
-def test_no_more_tokens_differ_than_there_are() -> None:
+def test_tokenizer_mismatch_counts_no_more_tokens_than_both_vocabularies_have() -> None:
     ours, theirs = {"a": 0, "b": 1, "c": 2}, {"b": 0, "x": 1, "y": 2, "z": 3}
     pair = (SimpleNamespace(get_vocab=vocabulary.copy) for vocabulary in (ours, theirs))
     assert mismatch(*pair) == "the draft's tokenizer is not the target's (6 of 6 tokens differ)"

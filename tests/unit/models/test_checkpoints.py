@@ -72,7 +72,7 @@ LAYOUTS: dict[str, tuple[Callable[[str, Path], object], str]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_each_layout_of_weights_gives_mlx_lms_text(layout: str, nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_every_checkpoint_weight_layout_gives_mlx_lms_text(layout: str, nano_pair: NanoPair, tmp_path: Path) -> None:
     make, words = LAYOUTS[layout]
     make(nano_pair.draft, tmp_path / "model")
     (tmp_path / "model" / "pytorch_model.bin").write_bytes(b"\x80\x04")  # beside the others it does no harm
@@ -85,7 +85,7 @@ def test_each_layout_of_weights_gives_mlx_lms_text(layout: str, nano_pair: NanoP
         assert {module.bits for _, module in models.target.named_modules() if hasattr(module, "bits")} == {4, 8}
 
 
-def test_a_model_stored_by_columns_has_the_logits_of_one_stored_by_rows(
+def test_model_with_column_major_matrices_gives_logits_of_row_major_one(
     nano_pair: NanoPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("draftd.models.layout.by_columns", lambda rows, columns: True)
@@ -103,7 +103,7 @@ def test_a_model_stored_by_columns_has_the_logits_of_one_stored_by_rows(
         assert mx.allclose(ours(tokens), theirs(tokens), rtol=0, atol=1e-4).item(), width
 
 
-def test_weights_that_take_long_to_read_say_how_far_they_are(
+def test_slow_weight_loading_reports_increasing_percentages_up_to_100(
     nano_pair: NanoPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("draftd.engine.pair._PROGRESS_SECONDS", 0.0)
@@ -115,7 +115,7 @@ def test_weights_that_take_long_to_read_say_how_far_they_are(
     assert shares[-1] == 100
 
 
-def test_several_end_tokens_of_the_generation_configuration_all_end_a_text(nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_several_end_tokens_in_generation_config_are_all_used(nano_pair: NanoPair, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(nano_pair.draft, tmp_path / "model"))
     rewrite(folder / "generation_config.json", eos_token_id=[5, 77], temperature=0.6)
     assert loaded(folder).tokenizer.eos_ids == {1, 5, 77}
@@ -127,7 +127,7 @@ def test_several_end_tokens_of_the_generation_configuration_all_end_a_text(nano_
 @pytest.mark.parametrize(
     ("kind", "bits"), [("lora", 0), ("dora", 0), ("full", 0), ("lora", 4)], ids=["lora", "dora", "full", "of 4 bits"]
 )
-def test_a_model_with_an_adapter_gives_mlx_lms_text(kind: str, bits: int, nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_model_with_adapter_gives_mlx_lms_text(kind: str, bits: int, nano_pair: NanoPair, tmp_path: Path) -> None:
     like = nano_pair.draft
     if bits:
         like = str(tmp_path / "quantised")
@@ -141,7 +141,7 @@ def test_a_model_with_an_adapter_gives_mlx_lms_text(kind: str, bits: int, nano_p
     assert models.info.drafters[0] == DRAFT_MODEL
 
 
-def test_an_adapters_files_belong_to_the_model(nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_adapter_files_belong_to_model_fingerprint_and_change_detection(nano_pair: NanoPair, tmp_path: Path) -> None:
     made = adapter(nano_pair.draft, tmp_path / "adapters")
     folder = ModelFolder(nano_pair.draft, adapter=made)
     files = folder.files()
@@ -221,7 +221,9 @@ BAD_ADAPTERS = {
 
 
 @pytest.mark.parametrize("damage", BAD_ADAPTERS)
-def test_a_bad_adapter_is_told_in_one_line(damage: str, nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_damaged_adapter_is_refused_with_one_line_naming_its_folder(
+    damage: str, nano_pair: NanoPair, tmp_path: Path
+) -> None:
     change, what = BAD_ADAPTERS[damage]
     made = adapter(nano_pair.draft, tmp_path / "french")
     change(made)
@@ -242,7 +244,7 @@ def test_a_bad_adapter_is_told_in_one_line(damage: str, nano_pair: NanoPair, tmp
     ],
     ids=["a layer of lora", "all magnitudes of dora", "some matrices of full"],
 )
-def test_an_adapter_of_two_layers_with_a_part_of_their_arrays_is_refused(
+def test_adapter_lacking_some_arrays_of_its_layers_is_refused(
     kind: str, keeps: Callable[[str], bool], what: str, nano_pair: NanoPair, tmp_path: Path
 ) -> None:
     made = adapter(nano_pair.target, tmp_path / "french", kind, num_layers=2)
@@ -258,7 +260,9 @@ def test_an_adapter_of_two_layers_with_a_part_of_their_arrays_is_refused(
 
 
 @pytest.mark.parametrize("wide", ["target", "draft"])
-def test_a_pair_of_unlike_padding_is_one_vocabulary(wide: str, nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_target_and_draft_with_different_vocabulary_padding_speculate_together(
+    wide: str, nano_pair: NanoPair, tmp_path: Path
+) -> None:
     """What the wide one would say is in its padding: the target says it, and the draft does not."""
     padded = widened(nano_pair.draft, tmp_path / "wide", 64, value=-5.0)
     target, draft = (padded, nano_pair.draft) if wide == "target" else (nano_pair.draft, padded)
@@ -274,7 +278,9 @@ def test_a_pair_of_unlike_padding_is_one_vocabulary(wide: str, nano_pair: NanoPa
 
 
 @pytest.mark.parametrize("rows", [-96, 96])
-def test_drafted_tokens_are_of_the_targets_vocabulary(rows: int, nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_draft_model_proposes_only_tokens_of_the_targets_vocabulary(
+    rows: int, nano_pair: NanoPair, tmp_path: Path
+) -> None:
     """`rows`: how many more the draft has. They would be all that it drafts, were they not cut."""
     like = nano_pair.draft if rows < 0 else widened(nano_pair.draft, tmp_path / "wide", rows, value=-5.0)
     model, _ = ModelFolder(str(like)).open()
@@ -291,9 +297,7 @@ def test_drafted_tokens_are_of_the_targets_vocabulary(rows: int, nano_pair: Nano
     assert draft.q[..., 4096:].sum().item() == 0
 
 
-def test_padding_of_the_target_in_a_prompt_does_not_leave_the_drafts_embeddings(
-    nano_pair: NanoPair, tmp_path: Path
-) -> None:
+def test_padding_tokens_in_prompt_never_index_beyond_draft_embeddings(nano_pair: NanoPair, tmp_path: Path) -> None:
     """Beyond an array's end MLX reads what lies there."""
     folder = widened(nano_pair.draft, tmp_path / "wide", 1 << 16)
     models = loaded(folder, nano_pair.draft)
@@ -322,7 +326,7 @@ VISION = {
 
 
 @pytest.mark.parametrize("name", VISION)
-def test_of_a_vision_model_the_text_part_is_served(name: str, nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_vision_model_is_served_for_text_only_with_mlx_lms_text(name: str, nano_pair: NanoPair, tmp_path: Path) -> None:
     """In mlx-vlm's layout, with the weights of both."""
     _, tower = VISION[name]
     model = tiny(name)

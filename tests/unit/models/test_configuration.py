@@ -151,7 +151,7 @@ def uncompiled() -> Iterator[None]:
 
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("form", FORMS)
-def test_either_version_of_a_configuration_gives_mlx_lms_logits(form: str, tmp_path: Path) -> None:
+def test_model_config_of_either_transformers_version_gives_mlx_lms_logits(form: str, tmp_path: Path) -> None:
     architecture, read, other = FORMS[form]
     model = tiny(architecture, of(architecture, **read))
     expected = logits(model)
@@ -160,7 +160,7 @@ def test_either_version_of_a_configuration_gives_mlx_lms_logits(form: str, tmp_p
         assert mx.allclose(logits(served), expected, rtol=0, atol=1e-3).item(), name
 
 
-def test_configuration_the_architecture_reads_stays_unchanged() -> None:
+def test_model_config_that_its_architecture_reads_natively_is_not_changed() -> None:
     own = {FULL: table(500.0), SLIDING: table(50.0)}
     assert normalise(of("gemma4_text", rope_parameters=own)) == of("gemma4_text", rope_parameters=own)
     whole = {"model_type": "gemma4_unified", "text_config": {"model_type": "of its own", "rope_parameters": own}}
@@ -218,7 +218,7 @@ ONE_VERSION = (
 
 
 @pytest.mark.parametrize("architecture", BOTH_VERSIONS)
-def test_configurations_of_both_transformers_versions_read_alike(architecture: str) -> None:
+def test_model_configs_of_both_transformers_versions_describe_the_same_computation(architecture: str) -> None:
     config = written(architecture)
     assert "rope_parameters" in config.get("text_config", config)
     older = version_4(config)
@@ -232,7 +232,7 @@ RENAMED = ("cohere2", "qwen3_next", "exaone4", "gemma3", "gemma4_text", "bailing
 
 
 @pytest.mark.parametrize("architecture", RENAMED)
-def test_renamed_configuration_fields_give_the_same_computation(architecture: str) -> None:
+def test_renamed_model_config_fields_describe_the_same_computation(architecture: str) -> None:
     read, *written = forms(architecture)
     for form in written:
         check_read(form)
@@ -251,16 +251,16 @@ def test_renamed_configuration_fields_give_the_same_computation(architecture: st
     ],
     ids=["long rope by 1", "one table", "one table inside", "a theta beside", "a constant cap", "no full layers"],
 )
-def test_a_neutral_value_is_not_refused(config: Config) -> None:
+def test_neutral_model_config_values_are_accepted(config: Config) -> None:
     check_read(config)
 
 
 @pytest.mark.parametrize("architecture", ONE_VERSION)
-def test_configuration_written_in_one_form_is_not_refused(architecture: str) -> None:
+def test_model_config_existing_in_one_transformers_version_only_is_accepted(architecture: str) -> None:
     check_read(written(architecture))
 
 
-def test_names_that_only_one_version_has_are_translated() -> None:
+def test_model_config_names_of_one_transformers_version_are_translated() -> None:
     experts = of("qwen3_moe")
     experts["num_local_experts"] = experts.pop("num_experts")
     del experts["head_dim"], experts["tie_word_embeddings"]
@@ -312,7 +312,7 @@ REFUSED: dict[str, tuple[Config, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_value_that_is_not_read_is_refused_by_name(case: str) -> None:
+def test_model_config_value_that_mlx_lm_ignores_is_refused_by_name(case: str) -> None:
     config, named = REFUSED[case]
     with pytest.raises(ModelLoadError) as refused:
         check_read(config)
@@ -321,7 +321,7 @@ def test_a_value_that_is_not_read_is_refused_by_name(case: str) -> None:
     assert "take the key out" in refused.value.cure
 
 
-def test_doctor_and_serve_refuse_a_value_that_is_not_read_in_the_same_words(
+def test_doctor_and_serve_refuse_ignored_model_config_value_in_the_same_words(
     nano_pair: NanoPair, tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"

@@ -54,7 +54,7 @@ LENGTHS: dict[str, tuple[Config, int]] = {
 
 
 @pytest.mark.parametrize("case", LENGTHS)
-def test_the_context_is_what_the_configuration_declares(case: str) -> None:
+def test_context_length_is_read_from_model_config_under_each_known_name_and_scaling(case: str) -> None:
     class Silent:
         model_max_length = 99
 
@@ -62,7 +62,7 @@ def test_the_context_is_what_the_configuration_declares(case: str) -> None:
     assert context_length_of(config, Silent()) == expected
 
 
-def test_max_context_lowers_the_context_and_raises_it_with_a_warning(
+def test_max_context_setting_lowers_context_length_or_raises_it_with_warning(
     nano_pair: NanoPair, caplog: pytest.LogCaptureFixture
 ) -> None:
     declared = load_models(nano_pair.draft, progress=lambda line: None).info.context_length

@@ -37,7 +37,7 @@ DEFS = {"Cat": variant("cat"), "Dog": variant("dog"), "Pet": {"enum": ["cat", "d
         [{"anyOf": [variant("cat"), variant("dog")]}, variant("fish")],
     ],
 )
-def test_branches_that_exclude_each_other_need_no_one_of(branches: list[Any]) -> None:
+def test_json_schema_one_of_with_exclusive_branches_becomes_any_of(branches: list[Any]) -> None:
     schema = {"oneOf": branches, "$defs": DEFS}
     before = copy.deepcopy(schema)
     assert in_enforced_words(schema) == {"anyOf": branches, "$defs": DEFS}
@@ -59,11 +59,11 @@ def test_branches_that_exclude_each_other_need_no_one_of(branches: list[Any]) ->
         [True, STRING],
     ],
 )
-def test_branches_that_may_overlap_keep_their_one_of(branches: list[Any]) -> None:
+def test_json_schema_one_of_with_overlapping_branches_is_unchanged(branches: list[Any]) -> None:
     assert in_enforced_words({"oneOf": branches}) == {"oneOf": branches}
 
 
-def test_schema_with_anyof_and_oneof_demands_both() -> None:
+def test_json_schema_with_any_of_and_one_of_still_demands_both() -> None:
     schema = {"anyOf": [STRING, INTEGER], "oneOf": [STRING, {"type": "null"}]}
     assert in_enforced_words(schema) == {"anyOf": schema["anyOf"], "allOf": [{"anyOf": schema["oneOf"]}]}
 
@@ -83,7 +83,9 @@ def test_schema_with_anyof_and_oneof_demands_both() -> None:
         ({"not": {"const": "a"}}, None),
     ],
 )
-def test_names_of_properties_are_properties(names: dict[str, Any], expected: dict[str, Any] | None) -> None:
+def test_json_schema_property_names_is_rewritten_as_listed_or_pattern_properties(
+    names: dict[str, Any], expected: dict[str, Any] | None
+) -> None:
     schema = {"type": "object", "propertyNames": names, "additionalProperties": INTEGER, "$defs": DEFS}
     if expected is None:
         assert in_enforced_words(schema) == schema
@@ -93,7 +95,7 @@ def test_names_of_properties_are_properties(names: dict[str, Any], expected: dic
         }  # fmt: skip
 
 
-def test_unevaluated_properties_are_those_that_no_part_names() -> None:
+def test_json_schema_unevaluated_properties_false_becomes_additional_properties_false() -> None:
     parts = [{"properties": {"a": STRING}}, {"$ref": "#/$defs/Cat"}]
     schema = {"allOf": parts, "properties": {"b": STRING}, "unevaluatedProperties": False, "$defs": DEFS}
     closed = {"properties": {"b": STRING, "a": True, "kind": True}, "additionalProperties": False}
@@ -103,7 +105,7 @@ def test_unevaluated_properties_are_those_that_no_part_names() -> None:
     assert in_enforced_words(left) == left
 
 
-def test_schema_that_allows_nothing_becomes_false() -> None:
+def test_json_schema_that_allows_nothing_becomes_false() -> None:
     schema = {"properties": {"a": {"not": {}}, "b": {"not": {"not": {}}}}, "additionalProperties": {"not": True}}
     assert in_enforced_words(schema) == {"properties": {"a": False, "b": {}}, "additionalProperties": False}
     assert in_enforced_words({"not": STRING}) == {"not": STRING}
@@ -112,14 +114,14 @@ def test_schema_that_allows_nothing_becomes_false() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), _WITHOUT_LOOKAHEAD.items())
-def test_patterns_without_lookahead_match_the_same(old: str, new: str) -> None:
+def test_json_schema_format_patterns_without_lookahead_match_the_same_texts(old: str, new: str) -> None:
     texts = ["", "P", "PT", "P1W", "P1D", "P1Y2M3D", "P1M1D", "PT1H", "PT1M1S", "PT1,5S", "P1DT", "P1WT1H", "P1DT1H1S"]
     for local in ("a", "a.b", ".a", "a.", "a..b", "a'", "a-", "'.a", "", "a'b"):
         texts += [f"{local}@{domain}" for domain in ("b.de", "b", "b-.de", "-b.de", "b..de", "b.c.de", "b.d")]
     assert [text for text in texts if bool(re.match(old, text)) != bool(re.match(new, text))] == []
 
 
-def test_bounds_of_integers_are_those_of_64_bits_and_wider_ones_of_numbers_are_named() -> None:
+def test_json_schema_integer_bounds_are_clamped_to_64_bits_and_impossible_ones_refused() -> None:
     for kind in ("integer", ["integer", "null"]):
         for wide in (2**63, 2**64, 10**400):
             schema = {"type": kind, "minimum": -wide, "exclusiveMaximum": wide}
@@ -143,11 +145,11 @@ def test_bounds_of_integers_are_those_of_64_bits_and_wider_ones_of_numbers_are_n
         {"oneOf": [], "pattern": 3, "minimum": "x"},
     ],
 )
-def test_value_that_is_no_schema_is_left_to_the_compiler(schema: dict[str, Any]) -> None:
+def test_json_schema_rewriting_ignores_malformed_keyword_values(schema: dict[str, Any]) -> None:
     in_enforced_words(schema)
 
 
-def test_schemas_made_to_take_for_ever_are_left_as_they_are() -> None:
+def test_json_schema_rewriting_stops_early_on_huge_or_circular_schemas() -> None:
     many = [{"$ref": "#/$defs/Values"}] * 5000
     attack = {"oneOf": many, "$defs": {"Values": {"enum": list(range(30_000))}}}
     assert "oneOf" in in_enforced_words(attack)
@@ -188,7 +190,7 @@ def drawn(dice: random.Random, depth: int) -> Any:
     return {"$ref": "#/$defs/X", **made} if dice.random() < 0.1 else made
 
 
-def test_drawn_schemas_allow_the_same_values_in_other_words() -> None:
+def test_randomly_generated_json_schemas_allow_the_same_values_after_rewriting() -> None:
     changed = 0
     for number in range(600):
         dice = random.Random(f"schema {number}")

@@ -127,7 +127,9 @@ REFUSALS: dict[str, tuple[Callable[[Hub], object], str, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_refusals_of_the_hub_are_one_line_with_a_cure(fake: Hub, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_download_failures_are_one_line_with_a_remedy(
+    fake: Hub, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fail, what, cure = REFUSALS[case]
     monkeypatch.setattr(download, "_SILENT_SECONDS", 0.0)
     if case == "no listing":
@@ -168,7 +170,7 @@ def test_invalid_model_name_is_refused_without_asking_the_hub(fake: Hub, given: 
     assert not fake.asked
 
 
-def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+def test_model_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     for name, what, cure in (("a.gguf", "a GGUF file", MLX), ("model.safetensors", "a file, where", str(tmp_path))):
         (tmp_path / name).write_bytes(b"1")
         error = refused(str(tmp_path / name))
@@ -176,7 +178,7 @@ def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
         assert cure in error.cure
 
 
-def test_only_what_is_read_is_downloaded(fake: Hub) -> None:
+def test_hub_download_skips_files_that_are_never_read(fake: Hub) -> None:
     index = {"metadata": {}, "weight_map": {"a": "model-1.safetensors"}}
     fake.models[NAME] = {
         "config.json": b"{}",
@@ -201,7 +203,7 @@ def test_only_what_is_read_is_downloaded(fake: Hub) -> None:
     assert hub.find_cached(NAME).whole
 
 
-def test_a_connection_that_is_cut_is_continued_within_a_run(fake: Hub) -> None:
+def test_interrupted_hub_connection_resumes_download_within_one_run(fake: Hub) -> None:
     fake.faults = [
         Fault(LARGE, cut_after=100_000),
         Fault(API, 503, times=1),
@@ -212,7 +214,7 @@ def test_a_connection_that_is_cut_is_continued_within_a_run(fake: Hub) -> None:
     assert fake.parts("model.safetensors") == [(0, 100_000), (100_000, 200_000), (200_000, 300_000)]
 
 
-def test_an_interrupted_download_is_continued_by_the_next_start(fake: Hub) -> None:
+def test_interrupted_hub_download_is_resumed_by_the_next_start(fake: Hub) -> None:
     interrupted(fake)
     assert hub.find_cached(NAME).bytes == 100_004  # and two small files
     lines = list[str]()
@@ -226,20 +228,20 @@ def blobs() -> Path:
     return hub.storage_folder(NAME) / "blobs"
 
 
-def test_a_model_that_changed_meanwhile_is_downloaded_as_it_is_now(fake: Hub) -> None:
+def test_model_changed_on_hub_after_interruption_is_downloaded_from_its_beginning(fake: Hub) -> None:
     interrupted(fake)
     fake.models[NAME]["model.safetensors"] = WEIGHTS[::-1]
     assert (folder_of() / "model.safetensors").read_bytes() == WEIGHTS[::-1]
     assert fake.parts("model.safetensors")[-1] == (0, len(WEIGHTS))
 
 
-def test_a_hub_that_gives_no_parts_sends_the_file_again(fake: Hub) -> None:
+def test_hub_without_range_support_sends_interrupted_file_again(fake: Hub) -> None:
     fake.faults, fake.ranges = [Fault(LARGE, cut_after=100_000, times=1)], False
     assert (folder_of() / "model.safetensors").read_bytes() == WEIGHTS
     assert fake.parts("model.safetensors") == [(0, 100_000), (0, len(WEIGHTS))]
 
 
-def test_two_that_want_the_same_model_download_it_once(fake: Hub) -> None:
+def test_concurrent_downloads_of_one_model_fetch_its_weights_once(fake: Hub) -> None:
     fake.bytes_per_second = 2e6
     lines, found = list[str](), list[Path]()
     threads = [threading.Thread(target=lambda: found.append(folder_of(progress=lines.append))) for _ in range(2)]
@@ -251,7 +253,7 @@ def test_two_that_want_the_same_model_download_it_once(fake: Hub) -> None:
     assert sum(end - begin for begin, end in fake.parts("model.safetensors")) == len(WEIGHTS)
 
 
-def test_progress_has_bytes_rate_and_time_left(fake: Hub, caplog: pytest.LogCaptureFixture) -> None:
+def test_hub_download_progress_reports_bytes_rate_and_time_left(fake: Hub, caplog: pytest.LogCaptureFixture) -> None:
     fake.faults = [Fault(LARGE, cut_after=100_000, times=1), Fault(LARGE, 503)]
     lines = list[str]()
 
@@ -267,7 +269,9 @@ def test_progress_has_bytes_rate_and_time_left(fake: Hub, caplog: pytest.LogCapt
     assert re.fullmatch(rf"downloaded {NAME}: 300 KB in \d+ s", caplog.messages[-1])
 
 
-def test_room_on_the_disk_is_looked_at_first(fake: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_hub_download_is_refused_before_start_without_enough_disk_space(
+    fake: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=299_000))
     error = refused()
     assert "300 KB are still to be downloaded, and 299 KB are free on the disk of" in error.what
@@ -276,7 +280,7 @@ def test_room_on_the_disk_is_looked_at_first(fake: Hub, monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_disk_that_fills_up_meanwhile_is_told_with_both_figures(fake: Hub) -> None:
+def test_hub_download_filling_the_disk_reports_needed_and_free_bytes(fake: Hub) -> None:
     import hashlib
 
     blobs().mkdir(parents=True)
@@ -284,7 +288,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told_with_both_figures(fake: Hub) -> 
     assert re.search(r"300 KB are still to be downloaded, and .* are free", refused().what)
 
 
-def test_cached_model_is_served_without_the_hub(
+def test_cached_hub_model_is_served_offline_or_when_hub_fails(
     fake: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, asked = folder_of(), len(fake.asked)
@@ -302,21 +306,21 @@ def test_cached_model_is_served_without_the_hub(
     assert "it is not in the hub's cache" in refused("org/other").what
 
 
-def test_a_wrong_draft_or_adapter_is_found_before_the_target_is_downloaded(fake: Hub) -> None:
+def test_missing_draft_or_adapter_is_reported_before_target_is_downloaded(fake: Hub) -> None:
     with pytest.raises(ModelLoadError, match="draft model: org/typo: no such folder"):
         load_models(NAME, "org/typo", progress=lambda line: None)
     assert "adapter org/typo: no such folder" in refused(NAME, adapter="org/typo").what
     assert not fake.sent
 
 
-def test_a_damaged_file_in_the_cache_is_told_with_what_replaces_it(fake: Hub, nano_pair: NanoPair) -> None:
+def test_damaged_cached_hub_model_is_refused_with_force_download_command(fake: Hub, nano_pair: NanoPair) -> None:
     fake.add(NAME, nano_pair.draft)
     os.truncate((folder_of() / "model.safetensors").resolve(), 1000)
     with pytest.raises(ModelLoadError, match=f"is cut off .*: run `hf download {NAME} --force-download`"):
         ModelFolder(NAME).check()
 
 
-def test_the_token_goes_to_the_hub_alone(fake: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_token_is_sent_to_the_hub_but_not_to_its_file_storage(fake: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     folder_of()
     tokens = {one.name: one.token for one in fake.sent}
@@ -327,7 +331,7 @@ def test_the_token_goes_to_the_hub_alone(fake: Hub, monkeypatch: pytest.MonkeyPa
     }
 
 
-def test_an_adapter_of_the_hub_is_put_on(fake: Hub, nano_pair: NanoPair) -> None:
+def test_hub_adapter_is_downloaded_and_peft_adapter_is_refused(fake: Hub, nano_pair: NanoPair) -> None:
     fake.models["org/lora"] = {"adapter_config.json": b"{}", "adapters.safetensors": b"1", "README.md": b""}
     folder = ModelFolder(nano_pair.draft, adapter=Path("org/lora"))
     assert folder.name.endswith("+org/lora")
@@ -341,7 +345,7 @@ def test_an_adapter_of_the_hub_is_put_on(fake: Hub, nano_pair: NanoPair) -> None
     )
 
 
-def test_doctor_says_what_the_cache_has_and_asks_nobody(fake: Hub, nano_pair: NanoPair) -> None:
+def test_doctor_reports_cached_share_of_hub_model_without_network_requests(fake: Hub, nano_pair: NanoPair) -> None:
     def looked() -> tuple[Severity, str]:
         finding = check_models(load_settings(None, {"model.path": NAME}, {}))[0]
         return finding.verdict, finding.text

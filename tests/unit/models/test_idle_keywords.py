@@ -43,7 +43,7 @@ def grammars() -> Grammars:
         ({"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1.7976931348623157e308}, {}),
     ],
 )
-def test_idle_keywords_are_left_out_at_every_depth(
+def test_json_schema_keywords_without_effect_are_removed_at_every_depth(
     schema: dict[str, Any], left: dict[str, Any], grammars: Grammars
 ) -> None:
     expected = {"type": schema["type"], **left}
@@ -62,19 +62,21 @@ def test_idle_keywords_are_left_out_at_every_depth(
 @pytest.mark.parametrize(
     "schema", [{"type": "array", "uniqueItems": True}, {"not": STRING}, {"propertyNames": {"format": "email"}}]
 )
-def test_keywords_with_demands_stay_and_are_refused(schema: dict[str, Any], grammars: Grammars) -> None:
+def test_unsupported_json_schema_keywords_are_not_removed_and_are_refused(
+    schema: dict[str, Any], grammars: Grammars
+) -> None:
     assert without_idle_keywords(schema) == schema
     with pytest.raises(ValueError, match="not|uniqueItems|propertyNames|Unimplemented"):
         grammars.compile(json_schema(json.dumps(schema)))
 
 
 @pytest.mark.parametrize("name", _ENFORCED_FORMATS)
-def test_the_formats_that_stay_are_those_that_are_enforced(name: str, grammars: Grammars) -> None:
+def test_retained_json_schema_formats_compile_to_grammars(name: str, grammars: Grammars) -> None:
     grammars.compile(json_schema(f'{{"type": "string", "format": "{name}"}}'))
 
 
 @pytest.mark.parametrize("name", ["password", "int64", "binary", "regex", "iri"])
-def test_the_formats_that_are_left_out_are_none_that_could_be_enforced(name: str) -> None:
+def test_removed_json_schema_formats_are_unsupported_by_grammar_compiler(name: str) -> None:
     assert "format" in str(
         LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema({"type": "string", "format": name}))
     )

@@ -20,16 +20,18 @@ ROWS = {1: 10.0, 2: 12.0, 5: 20.0}
         ({1: 16.8, 2: 14.0, 5: 19.4}, False),  # a large vocabulary on the machine where this was found
     ],
 )
-def test_columns_are_used_only_where_they_win_and_lose_at_no_width(columns: dict[int, float], wins: bool) -> None:
+def test_column_major_layout_is_chosen_only_if_faster_and_slower_at_no_width(
+    columns: dict[int, float], wins: bool
+) -> None:
     assert columns_win(ROWS, columns) is wins
 
 
-def test_a_matrix_larger_than_the_caches_is_not_timed_and_stays_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrix_larger_than_cpu_caches_stays_row_major_without_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_time", lambda rows, columns: pytest.fail("it was timed"))
     assert by_columns(49_152, 576) is False
 
 
-def test_a_shape_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrix_layout_is_timed_once_for_each_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[tuple[int, int]] = []
     monkeypatch.setattr(layout, "_time", lambda *shape: timed.append(shape) or (ROWS, ROWS))
     by_columns.cache_clear()

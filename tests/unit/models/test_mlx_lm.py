@@ -18,7 +18,7 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 @pytest.mark.parametrize("limits", [(1000, 1000), (1000, 4500)])
-def test_the_limit_of_open_files_stays_as_it_is(limits: tuple[int, int]) -> None:
+def test_importing_mlx_lm_does_not_change_open_file_limit(limits: tuple[int, int]) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", _IMPORT.format(limits=limits)], capture_output=True, text=True, timeout=120
     )

@@ -63,25 +63,25 @@ def _asked(text: str) -> Messages:
     return [{"role": "user", "content": text}]
 
 
-def test_the_capital_of_france_is_paris(pair: _Pair) -> None:
+def test_embedded_target_answers_that_the_capital_of_france_is_paris(pair: _Pair) -> None:
     assert "Paris" in pair.say(_asked("What is the capital of France?"))[0]
 
 
-def test_embedded_pair_adds_small_numbers(pair: _Pair) -> None:
+def test_embedded_target_adds_small_numbers_nine_times_out_of_ten(pair: _Pair) -> None:
     sums = [(a, b) for a in range(2, 40, 10) for b in range(3, 30, 6)]
     said = pair.say(*(_asked(f"What is {a} + {b}?") for a, b in sums))
     right = sum(text.split()[-1:] == [str(a + b)] for text, (a, b) in zip(said, sums, strict=True))
     assert right >= 0.9 * len(sums)
 
 
-def test_embedded_pair_completes_a_function_that_runs(pair: _Pair) -> None:
+def test_embedded_target_completes_a_working_is_even_function(pair: _Pair) -> None:
     (said,) = pair.say(_asked('Complete this function:\ndef is_even(n):\n    """Return True if n is even."""'))
     namespace: dict[str, Any] = {}
     exec(said, namespace)
     assert [namespace["is_even"](n) for n in range(4)] == [True, False, True, False]
 
 
-def test_held_out_tool_calls_parse(pair: _Pair, prompts: Prompts) -> None:
+def test_embedded_target_writes_parsable_tool_calls_for_held_out_prompts(pair: _Pair, prompts: Prompts) -> None:
     rows = prompts["tool_call"][::4]  # at least fifteen, of every kind; greedy, so that there is no chance in it
     parsed, exact = 0, 0
     for row, text in zip(rows, pair.say(*(row["messages"] for row in rows)), strict=True):
@@ -95,14 +95,16 @@ def test_held_out_tool_calls_parse(pair: _Pair, prompts: Prompts) -> None:
     assert exact >= 0.75 * len(rows)
 
 
-def test_a_question_is_never_answered_with_a_tool_call(pair: _Pair, prompts: Prompts) -> None:
+def test_embedded_target_answers_questions_without_tool_calls(pair: _Pair, prompts: Prompts) -> None:
     rows = [row for row in prompts["chat"] if "tool_question" in row["id"]] + prompts["chat"][:6]
     said = pair.say(*(row["messages"] for row in rows), tokens=4)
     assert all(text.strip() for text in said)
     assert not [text for text in said if text.lstrip().startswith(("{", "["))]
 
 
-def test_prose_is_accepted_visibly_less_than_code_and_tool_calls(pair: _Pair, prompts: Prompts) -> None:
+def test_embedded_draft_acceptance_is_high_on_code_and_tool_calls_and_lower_on_prose(
+    pair: _Pair, prompts: Prompts
+) -> None:
     alpha = {
         workload: pair.accepted([row["messages"] for row in prompts[workload][::16]])
         for workload in ("code", "tool_call", "prose")

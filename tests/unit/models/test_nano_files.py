@@ -10,7 +10,7 @@ from typing import Any
 MEGABYTE = 1_000_000
 
 
-def test_the_checksums_are_those_of_the_files(nano: Path, manifest: dict[str, Any]) -> None:
+def test_embedded_model_files_match_manifest_sizes_and_checksums(nano: Path, manifest: dict[str, Any]) -> None:
     assert {"target/model.safetensors", "draft/model.safetensors", "prompts/chat.jsonl"} <= set(manifest["files"])
     for name, stated in manifest["files"].items():
         data = (nano / name).read_bytes()
@@ -18,22 +18,22 @@ def test_the_checksums_are_those_of_the_files(nano: Path, manifest: dict[str, An
         assert hashlib.sha256(data).hexdigest() == stated["sha256"], name
 
 
-def test_every_file_of_the_pair_is_in_the_manifest(nano: Path, manifest: dict[str, Any]) -> None:
+def test_embedded_model_manifest_lists_exactly_the_shipped_files(nano: Path, manifest: dict[str, Any]) -> None:
     shipped = {f"{d}/{p.name}" for d in ("target", "draft", "prompts") for p in (nano / d).iterdir() if p.is_file()}
     assert shipped == set(manifest["files"])
 
 
-def test_the_pair_is_at_most_25_megabytes(nano: Path) -> None:
+def test_embedded_model_pair_is_at_most_25_megabytes(nano: Path) -> None:
     size = sum(p.stat().st_size for d in ("target", "draft") for p in (nano / d).rglob("*") if p.is_file())
     assert size <= 25 * MEGABYTE
 
 
-def test_target_and_draft_share_one_tokenizer_and_template(nano: Path) -> None:
+def test_embedded_target_and_draft_have_identical_tokenizer_files(nano: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (nano / "target" / name).read_bytes() == (nano / "draft" / name).read_bytes()
 
 
-def test_the_configurations_are_plain_llama_and_agree_with_the_manifest(nano: Path, manifest: dict[str, Any]) -> None:
+def test_embedded_model_configs_are_llama_and_agree_with_manifest(nano: Path, manifest: dict[str, Any]) -> None:
     for name in ("target", "draft"):
         config = json.loads((nano / name / "config.json").read_text())
         size = manifest[name]["size"]
@@ -47,7 +47,7 @@ def test_the_configurations_are_plain_llama_and_agree_with_the_manifest(nano: Pa
         assert 0 < header < 20_000
 
 
-def test_the_card_quotes_what_the_manifest_says(nano: Path, manifest: dict[str, Any]) -> None:
+def test_embedded_model_card_quotes_the_manifests_figures(nano: Path, manifest: dict[str, Any]) -> None:
     text = (nano / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert manifest["licence"] == "Apache-2.0"
     assert f"Licence: {manifest['licence']}" in text

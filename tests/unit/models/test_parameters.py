@@ -82,7 +82,7 @@ CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("schema", "allowed", "invented"), CASES, ids=lambda v: json.dumps(v)[:60])
-def test_a_call_has_no_arguments_that_its_tool_does_not_name(
+def test_tool_call_grammar_rejects_arguments_that_the_tool_does_not_name(
     grammars: Grammars, schema: dict[str, Any], allowed: list[Any], invented: list[Any]
 ) -> None:
     before = json.dumps(schema)
@@ -93,24 +93,26 @@ def test_a_call_has_no_arguments_that_its_tool_does_not_name(
     assert json.dumps(schema) == before
 
 
-def test_a_tool_without_parameters_is_called_without_arguments(grammars: Grammars) -> None:
+def test_tool_without_parameters_accepts_only_empty_arguments(grammars: Grammars) -> None:
     assert allows(grammars, grammar.arguments(""), {})
     assert not allows(grammars, grammar.arguments(""), {"a": 1})
 
 
 @pytest.mark.parametrize("schema", [{}, EMPTY, {"type": "object"}, {"type": "object", "properties": A}])
-def test_formats_of_answers_follow_the_standard(grammars: Grammars, schema: dict[str, Any]) -> None:
+def test_json_schema_answer_format_permits_additional_properties_by_default(
+    grammars: Grammars, schema: dict[str, Any]
+) -> None:
     source = grammar.json_schema(json.dumps(schema))
     assert allows(grammars, source, {"b": 1})
 
 
-def test_properties_that_are_no_object_are_refused(grammars: Grammars) -> None:
+def test_tool_parameters_with_a_list_for_properties_are_refused(grammars: Grammars) -> None:
     """PHP writes an empty object as a list."""
     with pytest.raises(ValueError, match="properties must be an object"):
         grammars.compile(grammar.arguments('{"type": "object", "properties": []}'))
 
 
-def test_schemas_made_to_take_for_ever_are_refused() -> None:
+def test_tool_parameter_schema_with_excessive_branches_or_depth_is_refused() -> None:
     """As when every object has all others for its branches."""
     every = [{"$ref": f"#/$defs/{i}"} for i in range(800)]
     attack = {"type": "object", "$defs": {str(i): {"properties": {}, "allOf": every} for i in range(800)}}

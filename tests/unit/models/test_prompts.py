@@ -12,7 +12,7 @@ def _user_text(row: dict[str, Any]) -> str:
     return [m["content"] for m in row["messages"] if m["role"] == "user"][-1]
 
 
-def test_every_class_has_at_least_sixty_prompts_of_its_own(prompts: Prompts) -> None:
+def test_each_workload_class_has_at_least_sixty_uniquely_named_held_out_prompts(prompts: Prompts) -> None:
     for workload, rows in prompts.items():
         assert len(rows) >= 60
         assert {row["workload"] for row in rows} == {workload}
@@ -20,7 +20,7 @@ def test_every_class_has_at_least_sixty_prompts_of_its_own(prompts: Prompts) -> 
     assert len(ids) == len(set(ids))
 
 
-def test_every_prompt_is_a_conversation_that_waits_for_an_answer(prompts: Prompts) -> None:
+def test_every_held_out_prompt_is_a_valid_conversation_ending_with_a_user_message(prompts: Prompts) -> None:
     for rows in prompts.values():
         for row in rows:
             assert row["messages"][-1]["role"] == "user"
@@ -28,7 +28,7 @@ def test_every_prompt_is_a_conversation_that_waits_for_an_answer(prompts: Prompt
             assert 1 <= row["max_tokens"] <= 512
 
 
-def test_no_class_asks_the_same_twice(prompts: Prompts) -> None:
+def test_held_out_prompts_of_one_family_have_distinct_user_texts(prompts: Prompts) -> None:
     for rows in prompts.values():
         families: dict[str, list[str]] = {}
         for row in rows:
@@ -37,7 +37,7 @@ def test_no_class_asks_the_same_twice(prompts: Prompts) -> None:
             assert len(texts) == len(set(texts))
 
 
-def test_a_tool_prompt_names_the_exact_call_expected(prompts: Prompts) -> None:
+def test_held_out_tool_prompt_mentions_its_expected_call(prompts: Prompts) -> None:
     for row in prompts["tool_call"]:
         assert set(row["expect"]) == {"name", "arguments"}
         assert row["expect"]["arguments"]
@@ -45,13 +45,13 @@ def test_a_tool_prompt_names_the_exact_call_expected(prompts: Prompts) -> None:
         assert row["expect"]["name"] in system or row["expect"]["name"] in _user_text(row)
 
 
-def test_chat_prompts_include_questions_beside_a_list_of_tools(prompts: Prompts) -> None:
+def test_held_out_chat_prompts_include_ten_questions_with_tool_lists(prompts: Prompts) -> None:
     with_tools = [row for row in prompts["chat"] if "tool_question" in row["id"]]
     assert len(with_tools) >= 10
     assert all(row["messages"][0]["role"] == "system" for row in with_tools)
 
 
-def test_training_never_saw_a_held_out_user_text(prompts: Prompts) -> None:
+def test_embedded_model_training_data_contains_no_held_out_user_text(prompts: Prompts) -> None:
     from training.generator import STAGES, documents
 
     held_out = {_user_text(row) for rows in prompts.values() for row in rows}
@@ -60,7 +60,7 @@ def test_training_never_saw_a_held_out_user_text(prompts: Prompts) -> None:
     assert not held_out & seen
 
 
-def test_the_generator_repeats_itself_for_the_same_seed() -> None:
+def test_training_document_generator_is_deterministic_for_a_seed() -> None:
     from training.generator import documents
 
     first = [d.text() for d in islice(documents(5), 300)]
@@ -68,7 +68,7 @@ def test_the_generator_repeats_itself_for_the_same_seed() -> None:
     assert first != [d.text() for d in islice(documents(6), 300)]
 
 
-def test_the_prompt_files_are_what_the_script_writes(prompts: Prompts) -> None:
+def test_held_out_prompt_files_equal_the_scripts_output(prompts: Prompts) -> None:
     from training.prompts import CLASSES, rows_of
 
     for workload in CLASSES:

@@ -35,19 +35,21 @@ def folder(nano_pair: NanoPair, tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_files_not_in_the_index_change_no_weights(folder: Path, nano_pair: NanoPair) -> None:
+def test_weight_files_outside_index_change_no_weights_or_fingerprint(folder: Path, nano_pair: NanoPair) -> None:
     found, _ = ModelFolder(str(folder)).open()
     expected, _ = ModelFolder(nano_pair.draft).open()
     assert all(mx.array_equal(*pair).item() for pair in zip(parameters(found), parameters(expected), strict=True))
     assert [one.name for one in Fingerprints().of(folder).files if one.kind == "weights"] == [*OWN]
 
 
-def test_a_broken_file_beside_the_indexed_ones_is_not_looked_at(folder: Path) -> None:
+def test_broken_weight_file_outside_index_does_not_prevent_loading(folder: Path) -> None:
     (folder / LEFT[1]).write_bytes(b"\0" * 100)
     ModelFolder(str(folder)).open()
 
 
-def test_files_left_out_are_named_by_log_and_doctor(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_weight_files_outside_index_are_named_in_log_and_by_doctor(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     said = f"files that {INDEX} does not name are not read: {', '.join(LEFT)}"
     with caplog.at_level(logging.WARNING, "draftd"):
         load_models(str(folder), progress=lambda line: None)
@@ -68,7 +70,7 @@ def test_files_left_out_are_named_by_log_and_doctor(folder: Path, caplog: pytest
         ([], [*OWN], set()),
     ],
 )
-def test_only_an_index_of_these_files_leaves_some_out(
+def test_weight_index_excludes_files_only_if_its_own_files_are_present(
     named: object, there: list[str], left_out: set[str], tmp_path: Path
 ) -> None:
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": named}))
