@@ -30,7 +30,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_texts_are_mlx_lms_own(name: str) -> None:
+def test_examined_architecture_gives_mlx_lms_text_with_expected_capabilities(name: str) -> None:
     result = examine(name, SMALL)
     assert result.served, result.reasons
     assert result.different == []
@@ -42,5 +42,5 @@ def test_texts_are_mlx_lms_own(name: str) -> None:
         assert result.accepted > 0
 
 
-def test_each_architecture_of_mlx_lm_has_a_configuration() -> None:
+def test_every_mlx_lm_architecture_has_a_test_configuration() -> None:
     assert set(OWN) == set(architectures())

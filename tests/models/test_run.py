@@ -31,20 +31,22 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "FOLDER", tmp_path / "results")
 
 
-def test_a_process_that_ends_badly_ends_no_other(child: None) -> None:
+def test_crashed_architecture_check_process_is_reported_and_spares_another(child: None) -> None:
     found = {result.name: result for result, _ in run.results(["aborts", "good"], jobs=2)}
     assert found["good"] == GOOD
     assert found["aborts"].reasons == {"served": "its process ended by SIGABRT"}
     assert found["aborts"].broken
 
 
-def test_a_process_that_does_not_end_is_ended(child: None) -> None:
+def test_hanging_architecture_check_process_is_ended_at_its_time_limit(child: None) -> None:
     ((found, _),) = run.results(["hangs"], seconds=0.2)
     assert found.reasons == {"served": "it was not done after 0.2 s"}
     assert found.broken
 
 
-def test_results_are_used_again_until_something_changes(child: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_architecture_check_results_are_reused_until_code_or_version_changes(
+    child: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def found(again: bool = False) -> list[bool]:
         return [before for _, before in run.results(["good"], again=again)]
 
@@ -59,7 +61,7 @@ def test_results_are_used_again_until_something_changes(child: None, monkeypatch
     assert found() == [False]
 
 
-def test_the_page_and_the_summary_give_a_reason_for_all_that_is_not_so() -> None:
+def test_architecture_page_gives_a_reason_for_every_missing_capability() -> None:
     unserved = Result("olmo", reasons={"served": "a package is missing"})
     partly = Result("llama", **dict.fromkeys(COLUMNS, True), texts=5)
     partly.batched, partly.reasons["batched"] = False, "no | layout"

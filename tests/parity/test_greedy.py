@@ -137,27 +137,27 @@ def share(name: str, prompts: Sequence[list[int]], later: int = 0) -> list[int]:
     return list(range((list(PLANS).index(name) + later) % SHARE, len(prompts), SHARE))
 
 
-def test_mlx_lm_writes_the_same_alone(models, prompts, expected):
+def test_mlx_lm_gives_same_greedy_text_alone_as_in_its_batches(models, prompts, expected):
     assert [written_alone(models, prompt) for prompt in prompts[::SHARE]] == expected[::SHARE]
 
 
-def test_greedy_text_under_automatic_depth_is_mlx_lms(models, prompts, expected):
+def test_greedy_text_under_automatic_depth_equals_mlx_lms(models, prompts, expected):
     check(models, prompts, expected, [AUTOMATIC], 8)
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_greedy_text_in_batches_of_four_is_mlx_lms(models, prompts, expected, name):
+def test_greedy_text_in_batches_of_four_equals_mlx_lms(models, prompts, expected, name):
     some = share(name, prompts)
     check(models, [prompts[i] for i in some], [expected[i] for i in some], [FIXED[name]], 4)
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_greedy_text_decoded_alone_is_mlx_lms(models, prompts, expected, name):
+def test_greedy_text_decoded_alone_equals_mlx_lms(models, prompts, expected, name):
     some = share(name, prompts, later=4)
     check(models, [prompts[i] for i in some], [expected[i] for i in some], [PLANS[name]], 1)
 
 
-def test_with_what_earlier_requests_left_behind(models, prompts, expected):
+def test_greedy_text_continued_from_cached_prefixes_equals_mlx_lms(models, prompts, expected):
     """Prompts, and every second one of them again with a part of its answer: all but the last of that is read, and
     the text goes on the same."""
     if not WHOLE:
@@ -178,7 +178,7 @@ def test_with_what_earlier_requests_left_behind(models, prompts, expected):
     assert all(cached == whole for cached, whole in read if whole >= 16), "fewer are computed as fast"
 
 
-def test_plans_of_every_kind_in_one_batch(models, prompts, expected):
+def test_greedy_text_with_mixed_plans_in_one_batch_equals_mlx_lms(models, prompts, expected):
     """Some of the prompts, each of which has one kind here."""
     plans = [AUTOMATIC, autoregressive(), speculative(2), speculative(3, PROMPT_LOOKUP)]
     check(models, prompts[::3], expected[::3], plans, 4)

@@ -58,7 +58,7 @@ def alone(models, prompts) -> list[Collected]:
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-def test_texts_are_the_same_with_drafts(models, prompts, alone, batch):
+def test_embedded_pair_texts_with_penalties_are_the_same_with_drafts(models, prompts, alone, batch):
     """By themselves only some of them: what differs there does not depend on the prompt."""
     some = range(0, len(prompts), 1 if batch > 1 or EACH > 2 else 3)
     sinks = Rig(models, max_batch=batch).run([asked(prompts[i], i, DRAFTED[i % 2]) for i in some])
@@ -69,7 +69,7 @@ def test_texts_are_the_same_with_drafts(models, prompts, alone, batch):
     check_logprobs(models, prompts, dict(zip(some, sinks, strict=True)))
 
 
-def test_log_probabilities_without_drafts_are_mlx_lms(models, prompts, alone):
+def test_embedded_pair_log_probabilities_without_drafts_equal_mlx_lms(models, prompts, alone):
     check_logprobs(models, prompts, dict(enumerate(alone)))
 
 
@@ -89,7 +89,7 @@ def check_logprobs(models: LoadedModels, prompts: list[list[int]], sinks: dict[i
             )
 
 
-def test_choices_share_a_prompt_and_say_what_each_says_alone(models, prompts):
+def test_choices_of_one_request_share_its_prompt_and_equal_separate_requests(models, prompts):
     prompt = tuple(prompts[0] * 3)
     ways = [SamplingParams(0.9, seed=7 + i, presence_penalty=0.3) for i in range(3)]
     first = request(prompt, speculative(4), max_tokens=TOKENS)

@@ -14,7 +14,7 @@ _BOUND, _SLACK = 8.0, 120.0  # seconds
 
 
 @pytest.mark.slow
-def test_faults_end_requests_and_group_serves_again(tmp_path):
+def test_killed_and_stopped_ranks_end_their_requests_and_rank_group_serves_again(tmp_path):
     daemon = Faulted(tmp_path, 2, _BOUND)
     faults = [(KILL, 1), (STOP, 0)]
     try:

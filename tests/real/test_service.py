@@ -109,14 +109,14 @@ def capital(models: LoadedModels) -> str:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_chat_over_http_is_mlx_lms_text_whole_and_streamed(clients, capital, protocol):
+def test_chat_over_http_equals_mlx_lms_text_whole_and_streamed(clients, capital, protocol):
     assert PROTOCOLS[protocol](clients, CAPITAL, stream=False, tokens=TOKENS) == [capital]
     pieces = PROTOCOLS[protocol](clients, CAPITAL, stream=True, tokens=TOKENS)
     assert len(pieces) > 2
     assert "".join(pieces) == capital
 
 
-def test_completion_over_http_is_mlx_lms_text_whole_and_streamed(models, clients):
+def test_completion_over_http_equals_mlx_lms_text_whole_and_streamed(models, clients):
     prompt, tokens = "The days of the week are Monday, Tuesday,", 8
     expected = mlx_lm_text(models, models.tokenizer.encode(prompt), tokens)
     assert "Wednesday" in expected
@@ -126,7 +126,7 @@ def test_completion_over_http_is_mlx_lms_text_whole_and_streamed(models, clients
     assert "".join(choice.text for chunk in stream for choice in chunk.choices) == expected
 
 
-def test_answer_under_a_schema_is_valid_and_ends_by_itself(clients):
+def test_json_schema_answer_over_http_is_valid_and_stops_by_itself(clients):
     question: Any = [{"role": "user", "content": "Describe the capital of France as JSON."}]
     answer = clients.openai.chat.completions.create(
         model="",
@@ -139,7 +139,7 @@ def test_answer_under_a_schema_is_valid_and_ends_by_itself(clients):
     jsonschema.validate(json.loads(answer.choices[0].message.content), CITY)
 
 
-def test_second_turn_reads_the_first_from_the_prefix_store_and_has_the_same_text(models, clients):
+def test_second_chat_turn_over_http_reuses_cached_prefix_with_mlx_lms_text(models, clients):
     first: Any = [{"role": "user", "content": "My cat is called Pixel. Please say hello to him."}]
     body: dict[str, Any] = {"model": "", "temperature": 0, "max_tokens": 8}
     answer = clients.openai.chat.completions.create(messages=first, **body)
@@ -162,7 +162,7 @@ def check_pieces(pieces: list[str], text: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_streamed_emoji_and_cjk_are_whole_characters(models, clients, protocol):
+def test_http_stream_splits_emoji_and_cjk_only_between_characters(models, clients, protocol):
     assert len(models.tokenizer.encode(GREETING)) > len(GREETING)
     question: Any = [{"role": "user", "content": "Greet the world."}]
     choice = {"choice": [GREETING]}
@@ -170,7 +170,7 @@ def test_streamed_emoji_and_cjk_are_whole_characters(models, clients, protocol):
     check_pieces(pieces, GREETING)
 
 
-def test_emoji_and_cjk_that_were_drafted_are_whole_characters(models, clients):
+def test_http_stream_of_drafted_emoji_and_cjk_splits_only_between_characters(models, clients):
     """The model repeats a line, and prompt lookup drafts its bytes: a step may end within a character."""
     tokens = len(models.tokenizer.encode(LINE * 2))
     assert tokens > len(LINE * 2)

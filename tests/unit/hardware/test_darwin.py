@@ -105,7 +105,7 @@ class RecordedApple:
         return value
 
 
-def test_macos_readings_make_a_whole_sample() -> None:
+def test_macos_readings_fill_every_field_of_hardware_sample() -> None:
     probe = HardwareProbe(darwin.darwin_readings(RecordedApple(), "/opt/homebrew/bin/macmon"))
     assert probe.sample() == HardwareSample(
         memory_free_share=0.37,
@@ -144,7 +144,7 @@ def test_macos_readings_make_a_whole_sample() -> None:
         ("/bin/macmon", "macmon", {"temperatures", "fans", "power"}),
     ],
 )
-def test_a_failing_call_costs_only_its_own_values(missing: str, reading: str, absent: set[str]) -> None:
+def test_failing_macos_call_leaves_only_its_own_values_absent(missing: str, reading: str, absent: set[str]) -> None:
     whole = HardwareProbe(darwin.darwin_readings(RecordedApple(), "/bin/macmon")).sample()
     probe = HardwareProbe(darwin.darwin_readings(RecordedApple({missing}), "/bin/macmon"))
     sample = probe.sample()
@@ -162,13 +162,15 @@ def test_a_failing_call_costs_only_its_own_values(missing: str, reading: str, ab
         ({"thermal_pressure", "thermal_state"}, None),
     ],
 )
-def test_coarse_thermal_scale_replaces_a_missing_fine_one(missing: set[str], level: ThermalLevel | None) -> None:
+def test_thermal_level_falls_back_from_fine_to_coarse_macos_scale(
+    missing: set[str], level: ThermalLevel | None
+) -> None:
     probe = HardwareProbe(darwin.darwin_readings(RecordedApple(missing), None))
     assert probe.sample().thermal_level is level
     assert probe.errors == dict.fromkeys(missing, 1)
 
 
-def test_without_macmon_there_is_no_temperature_and_no_error() -> None:
+def test_missing_macmon_leaves_temperatures_fans_and_power_absent_without_error() -> None:
     apple = RecordedApple()
     probe = HardwareProbe(darwin.darwin_readings(apple, None))
     sample = probe.sample()
@@ -224,17 +226,17 @@ def test_impossible_macos_answers_raise_value_error(
         decode(raw)
 
 
-def test_zero_readings_count_as_values() -> None:
+def test_zero_macos_readings_count_as_values() -> None:
     assert darwin.swap_sample(struct.pack("<QQQII", 0, 0, 0, PAGE, 1)) == HardwareSample(swap_used=0, swap_free=0)
     assert darwin.gpu_sample(IOREG.replace("=1073741824}", "=0}")).gpu_memory == 0
     assert [darwin.free_share_sample(int32(n)).memory_free_share for n in (0, 1, 100)] == [0.0, 0.01, 1.0]
 
 
-def test_longer_vm_statistics_are_still_decoded() -> None:
+def test_longer_macos_vm_statistics_are_still_decoded() -> None:
     assert darwin.pages_sample(VM_STATISTICS + bytes(64), PAGE) == darwin.pages_sample(VM_STATISTICS, PAGE)
 
 
-def test_missing_accelerator_values_are_absent() -> None:
+def test_missing_macos_gpu_values_are_absent_and_several_gpus_are_combined() -> None:
     assert darwin.gpu_sample("") == HardwareSample(), "there is no accelerator"
     without_memory = IOREG.replace('"In use system memory"=', '"Something else"=')
     assert darwin.gpu_sample(without_memory) == HardwareSample(gpu_utilization=0.04)
@@ -260,14 +262,14 @@ def test_values_macmon_does_not_measure_are_absent() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="Apple's libraries are here")
-def test_without_apples_libraries_every_reading_fails_alone() -> None:
+def test_macos_readings_without_apple_libraries_each_fail_separately() -> None:
     readings = darwin.darwin_readings(SystemApple(), "/nowhere/macmon")
     probe = HardwareProbe(readings)
     assert probe.sample() == HardwareSample()
     assert probe.errors == dict.fromkeys(readings, 1)
 
 
-def test_commands_time_out_and_failures_raise_oserror(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_macos_command_failure_or_timeout_raises_oserror(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SystemApple().run((sys.executable, "-c", "print('4 %')")) == "4 %\n"
     with pytest.raises(OSError, match="status 3"):
         SystemApple().run((sys.executable, "-c", "raise SystemExit(3)"))
@@ -277,7 +279,9 @@ def test_commands_time_out_and_failures_raise_oserror(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("answer", "name"), [(b"Apple M4 Pro\0", "Apple M4 Pro"), (None, platform.machine())])
-def test_device_name_of_a_mac_is_its_chip(monkeypatch: pytest.MonkeyPatch, answer: bytes | None, name: str) -> None:
+def test_mac_device_name_is_its_chip_or_else_its_architecture(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes | None, name: str
+) -> None:
     def sysctl(self: SystemApple, key: str) -> bytes:
         if answer is None:
             raise OSError("no such name")

@@ -75,25 +75,25 @@ def group(folder: str, limit: str, current: int, cache: int = 0) -> dict[str, st
         (10.0, 10.0, MemoryPressure.CRITICAL),
     ],
 )
-def test_memory_stalls_give_each_pressure_level(
+def test_linux_memory_stall_shares_map_to_pressure_levels(
     tmp_path: Path, some: float, full: float, level: MemoryPressure
 ) -> None:
     assert take_sample(tree(tmp_path, {"proc/pressure/memory": stalls(some, full)})).memory_pressure is level
 
 
 @pytest.mark.parametrize("text", ["", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", "full avg10=x"])
-def test_unreadable_memory_stalls_raise_value_error(text: str) -> None:
+def test_unreadable_linux_memory_stalls_raise_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="no stalls"):
         pressure_level(text)
 
 
-def test_an_empty_machine_has_no_values_and_no_errors(tmp_path: Path) -> None:
+def test_linux_machine_without_files_gives_absent_values_and_no_errors(tmp_path: Path) -> None:
     sample = take_sample(tmp_path)
     absent = ("memory_pressure", "cgroup_limit", "cgroup_used", "swap_in_pages", "swap_in_bytes")
     assert [getattr(sample, name) for name in (*absent, "temperatures")] == [None] * 6
 
 
-def test_memory_states_add_up_to_the_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linux_memory_states_add_up_to_total_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "meminfo").write_text(MEMINFO)
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     states = linux_readings()["memory_states"]().memory_states
@@ -107,7 +107,7 @@ def test_memory_states_add_up_to_the_total(tmp_path: Path, monkeypatch: pytest.M
     assert sum(states.values()) == 24_684_096 * KIB
 
 
-def test_swap_ins_are_pages_of_this_machine(tmp_path: Path) -> None:
+def test_linux_swap_ins_are_reported_in_pages_and_bytes(tmp_path: Path) -> None:
     sample = take_sample(tree(tmp_path, {"proc/vmstat": "pgpgin 99\npswpin 7\npswpout 8\n"}))
     assert sample.swap_in_pages == 7
     assert sample.swap_in_bytes == 7 * os.sysconf("SC_PAGE_SIZE")
@@ -121,14 +121,14 @@ def test_control_group_limit_and_use_are_read(tmp_path: Path, mount: str) -> Non
     assert (sample.cgroup_limit, sample.cgroup_used) == (8000, 4000)
 
 
-def test_control_group_that_leaves_the_least_memory_counts(tmp_path: Path) -> None:
+def test_control_group_with_least_memory_left_determines_limit_and_use(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/a/b\n"}
     files |= group("sys/fs/cgroup/a", "9000", 8000) | group("sys/fs/cgroup/a/b", "5000", 1000)
     sample = take_sample(tree(tmp_path, files))
     assert (sample.cgroup_limit, sample.cgroup_used) == (9000, 8000)
 
 
-def test_control_group_without_a_limit_is_absent(tmp_path: Path) -> None:
+def test_control_group_without_memory_limit_is_absent_from_sample(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/a\n"} | group("sys/fs/cgroup/a", "max", 1000)
     assert take_sample(tree(tmp_path, files)).cgroup_limit is None
 
@@ -138,13 +138,15 @@ def test_control_group_without_a_limit_is_absent(tmp_path: Path) -> None:
     [("9000", MemoryPressure.CRITICAL), ("max", MemoryPressure.NORMAL)],
     ids=["limited", "unlimited"],
 )
-def test_limited_control_group_is_judged_by_its_own_stalls(tmp_path: Path, limit: str, level: MemoryPressure) -> None:
+def test_limited_control_group_uses_its_own_memory_stalls_for_pressure_level(
+    tmp_path: Path, limit: str, level: MemoryPressure
+) -> None:
     files = {"proc/self/cgroup": "0::/a\n", "proc/pressure/memory": CALM}
     files |= group("sys/fs/cgroup/a", limit, 1000) | {"sys/fs/cgroup/a/memory.pressure": stalls(50, 50)}
     assert take_sample(tree(tmp_path, files)).memory_pressure is level
 
 
-def test_thermal_zones_are_in_degrees(tmp_path: Path) -> None:
+def test_linux_thermal_zones_are_reported_in_degrees_by_name(tmp_path: Path) -> None:
     files = {
         "sys/class/thermal/thermal_zone0/temp": "45500\n",
         "sys/class/thermal/thermal_zone0/type": "x86_pkg_temp\n",
@@ -155,13 +157,13 @@ def test_thermal_zones_are_in_degrees(tmp_path: Path) -> None:
     assert take_sample(tree(tmp_path, files)).temperatures == {"x86_pkg_temp.0": 45.5, "thermal_zone1": -2.0}
 
 
-def test_fans_are_named_by_chip_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linux_fans_are_named_by_chip_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fans = {"it8720": [SimpleNamespace(label="", current=999), SimpleNamespace(label="", current=0)]}
     monkeypatch.setattr(psutil, "sensors_fans", lambda: fans)
     assert take_sample(tmp_path).fans == {"it8720.0": 999.0, "it8720.1": 0.0}
 
 
-def test_a_broken_file_costs_only_its_own_values(tmp_path: Path) -> None:
+def test_broken_linux_file_leaves_only_its_own_values_absent(tmp_path: Path) -> None:
     files = {"proc/pressure/memory": "nonsense", "proc/vmstat": "pswpin 7\n"}
     probe = HardwareProbe(linux_readings(tree(tmp_path, files)))
     sample = probe.sample()
@@ -186,11 +188,11 @@ def groups(**limits: str) -> dict[str, str]:
     ("cpuinfo", "name"),
     [(X86, "Intel(R) Xeon(R) Processor"), (PI, "Raspberry Pi 5 Model B Rev 1.0"), (ARM, platform.machine())],
 )
-def test_device_name_is_the_processors_own_name(tmp_path: Path, cpuinfo: str, name: str) -> None:
+def test_linux_device_name_is_processor_or_board_name(tmp_path: Path, cpuinfo: str, name: str) -> None:
     assert device(tree(tmp_path, {"proc/cpuinfo": cpuinfo})).name == name
 
 
-def test_device_without_limits_is_the_whole_machine(tmp_path: Path) -> None:
+def test_device_without_control_group_limits_reports_whole_machine(tmp_path: Path) -> None:
     for files in ({}, groups(own_cpu="max 100000", own_memory="max", outer_memory="max"), {"proc/self/cgroup": "1:x"}):
         machine = device(tree(tmp_path / str(len(files)), files))
         assert (machine.cores, machine.memory_bytes) == (
@@ -212,7 +214,7 @@ def test_device_without_limits_is_the_whole_machine(tmp_path: Path) -> None:
         ({"own_cpu": "nonsense"}, None, None),
     ],
 )
-def test_tightest_control_group_limits_cores_and_memory(
+def test_tightest_control_group_limit_determines_device_cores_and_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], cores: int | None, memory: int | None
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
@@ -221,7 +223,7 @@ def test_tightest_control_group_limits_cores_and_memory(
     assert machine.memory_bytes == (memory or psutil.virtual_memory().total)
 
 
-def test_sample_of_this_machine_has_sane_values() -> None:
+def test_sample_of_current_linux_machine_has_plausible_memory_values() -> None:
     probe = system_probe()
     sample = probe.sample()
     assert probe.errors == {}

@@ -61,7 +61,9 @@ def hanging() -> Iterator[Hanging]:
     probe.released.set()
 
 
-def test_a_failing_reading_costs_only_its_own_values(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_hardware_reading_leaves_only_its_values_absent_and_warns_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     total: Readings = {"total": lambda: HardwareSample(memory_total=24)}
     probe = HardwareProbe({**total, "broken": fails, **SWAP})
     assert probe.sample() == HardwareSample(memory_total=24, swap_used=0)
@@ -73,7 +75,7 @@ def test_a_failing_reading_costs_only_its_own_values(caplog: pytest.LogCaptureFi
     assert "cannot read broken" in record.getMessage()
 
 
-def test_a_hanging_reading_costs_one_thread() -> None:
+def test_hanging_hardware_reading_blocks_only_one_thread_and_recovers() -> None:
     released = threading.Event()
     calls = 0
 
@@ -95,19 +97,19 @@ def test_a_hanging_reading_costs_one_thread() -> None:
     assert calls >= 2, "a reading that returned late is called again, and its late sample is dropped"
 
 
-def test_finished_sample_leaves_no_thread_behind() -> None:
+def test_finished_hardware_sample_leaves_no_thread_behind() -> None:
     threads = threading.active_count()
     HardwareProbe({**SWAP, "broken": fails}).sample()
     until(lambda: threading.active_count() == threads)
 
 
-def test_merged_sample_takes_zero_as_a_value() -> None:
+def test_merged_hardware_sample_takes_zero_as_a_value() -> None:
     first = HardwareSample(memory_total=24, memory_pressure=MemoryPressure.NORMAL, swap_used=5)
     merged = first.merge(HardwareSample(swap_used=0))
     assert merged == HardwareSample(memory_total=24, memory_pressure=MemoryPressure.NORMAL, swap_used=0)
 
 
-def test_added_reading_gives_values_and_fails_alone() -> None:
+def test_reading_added_to_hardware_probe_gives_values_or_fails_alone() -> None:
     probe = HardwareProbe(common_readings())
     probe.add({"mlx": lambda: HardwareSample(mlx_active=3, mlx_cache=0)})
     sample = probe.sample()
@@ -125,13 +127,15 @@ def test_added_reading_gives_values_and_fails_alone() -> None:
 
 
 @pytest.mark.parametrize("plugged_in", [True, False, None])
-def test_power_source_of_the_sample_is_psutils(monkeypatch: pytest.MonkeyPatch, plugged_in: bool | None) -> None:
+def test_hardware_sample_power_source_comes_from_psutil(
+    monkeypatch: pytest.MonkeyPatch, plugged_in: bool | None
+) -> None:
     battery = None if plugged_in is None else type("Battery", (), {"power_plugged": plugged_in})()
     monkeypatch.setattr("psutil.sensors_battery", lambda: battery)
     assert HardwareProbe(common_readings()).sample().plugged_in is plugged_in
 
 
-def test_monitor_takes_samples_until_it_is_closed() -> None:
+def test_hardware_monitor_takes_samples_until_closed() -> None:
     probe = Scripted(HardwareSample(memory_total=1), HardwareSample(memory_total=2))
     monitor = HardwareMonitor(probe, period_seconds=0.01)
     assert monitor.state is None
@@ -142,14 +146,14 @@ def test_monitor_takes_samples_until_it_is_closed() -> None:
     assert monitor.state.sample.memory_total == 2
 
 
-def test_first_sample_and_closing_wait_for_no_period() -> None:
+def test_hardware_monitor_samples_at_once_and_closes_without_waiting_a_period() -> None:
     monitor = HardwareMonitor(Scripted(CRITICAL), period_seconds=3600)
     monitor.start()
     until(lambda: monitor.state is not None)
     assert monitor.close(60), "closing does not wait for the end of a period"
 
 
-def test_hardware_state_carries_over_between_samples() -> None:
+def test_hardware_monitor_accumulates_critical_seconds_across_samples() -> None:
     ticks = itertools.count(step=7)
     probe = Scripted(CRITICAL, CRITICAL, HardwareSample(memory_pressure=MemoryPressure.NORMAL))
     monitor = HardwareMonitor(probe, period_seconds=0.01, clock=lambda: float(next(ticks)))
@@ -160,7 +164,7 @@ def test_hardware_state_carries_over_between_samples() -> None:
     assert monitor.state.critical_seconds == 14.0
 
 
-def test_memory_floor_is_the_configured_one() -> None:
+def test_hardware_monitor_uses_configured_memory_floor_for_headroom() -> None:
     probe = Scripted(HardwareSample(memory_total=24, memory_available=20))
     monitor = HardwareMonitor(probe, period_seconds=60, memory_floor=5)
     monitor.start()
@@ -170,7 +174,7 @@ def test_memory_floor_is_the_configured_one() -> None:
     assert (monitor.state.floor, monitor.state.headroom) == (5, 15)
 
 
-def test_a_hung_reading_blocks_neither_reader_nor_closing(hanging: Hanging) -> None:
+def test_hung_hardware_reading_blocks_neither_state_access_nor_closing(hanging: Hanging) -> None:
     monitor = HardwareMonitor(hanging, period_seconds=0.01)
     monitor.start()
     assert hanging.hangs.wait(30)
@@ -181,7 +185,7 @@ def test_a_hung_reading_blocks_neither_reader_nor_closing(hanging: Hanging) -> N
     assert hanging.thread.daemon, "the thread does not keep the process alive"
 
 
-def test_a_failing_probe_is_counted_and_asked_again() -> None:
+def test_failing_hardware_probe_is_counted_and_sampled_again() -> None:
     probe = Scripted(CRITICAL, ValueError("on purpose"), HardwareSample(memory_total=2))
     monitor = HardwareMonitor(probe, period_seconds=0.01)
     monitor.start()
@@ -192,5 +196,5 @@ def test_a_failing_probe_is_counted_and_asked_again() -> None:
     assert monitor.state.sample.memory_total == 2
 
 
-def test_closing_an_unstarted_monitor_is_no_error() -> None:
+def test_closing_unstarted_hardware_monitor_succeeds() -> None:
     assert HardwareMonitor(Scripted(CRITICAL), period_seconds=1).close(0.0)

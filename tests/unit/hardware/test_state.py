@@ -41,36 +41,36 @@ def swap_ins(*amounts: int | None) -> int | None:
     return state_after(*(HardwareSample(swap_in_bytes=amount) for amount in amounts)).swap_ins
 
 
-def test_state_of_an_empty_sample_is_empty() -> None:
+def test_hardware_state_of_empty_sample_is_empty() -> None:
     assert state_after(HardwareSample()) == HardwareState(HardwareSample(), 100.0)
     assert state_after(HardwareSample(), HardwareSample()) == HardwareState(HardwareSample(), 105.0)
 
 
-def test_headroom_is_what_is_available_beyond_the_floor() -> None:
+def test_memory_headroom_is_available_memory_minus_floor() -> None:
     sample = HardwareSample(memory_total=24 * GB, memory_available=13 * GB)
     assert state_after(sample, floor=8 * GB).headroom == 5 * GB
     assert state_after(sample, floor=14 * GB).headroom == -1 * GB
     assert state_after(sample, floor=0).headroom == 13 * GB
 
 
-def test_the_default_floor_is_ten_gigabytes_of_twenty_four() -> None:
+def test_default_memory_floor_is_ten_twenty_fourths_of_total_memory() -> None:
     sample = HardwareSample(memory_total=24 * GB, memory_available=13 * GB)
     assert (state_after(sample).floor, state_after(sample).headroom) == (10 * GB, 3 * GB)
     assert state_after(HardwareSample(memory_total=48 * GB)).floor == 20 * GB
     assert state_after(HardwareSample(memory_total=48 * GB), floor=1).floor == 1
 
 
-def test_control_group_that_allows_less_sets_the_limit() -> None:
+def test_control_group_memory_limit_below_machine_memory_sets_floor_and_headroom() -> None:
     sample = HardwareSample(memory_total=24 * GB, memory_available=20 * GB, cgroup_limit=12 * GB, cgroup_used=4 * GB)
     assert (state_after(sample).floor, state_after(sample).headroom) == (5 * GB, 3 * GB)
 
 
-def test_control_group_that_allows_more_than_the_machine_is_ignored() -> None:
+def test_control_group_memory_limit_above_machine_memory_is_ignored() -> None:
     sample = HardwareSample(memory_total=24 * GB, memory_available=13 * GB, cgroup_limit=99 * GB, cgroup_used=0)
     assert (state_after(sample).floor, state_after(sample).headroom) == (10 * GB, 3 * GB)
 
 
-def test_control_group_over_its_limit_has_no_headroom() -> None:
+def test_control_group_over_its_memory_limit_has_zero_headroom() -> None:
     sample = HardwareSample(memory_available=20 * GB, cgroup_limit=1 * GB, cgroup_used=2 * GB)
     assert state_after(sample, floor=0).headroom == 0
 
@@ -89,11 +89,13 @@ def test_control_group_over_its_limit_has_no_headroom() -> None:
         ([CRITICAL, NORMAL, None], 5.0),
     ],
 )
-def test_time_in_critical_pressure_is_summed(levels: list[MemoryPressure | None], seconds: float | None) -> None:
+def test_critical_memory_pressure_time_is_summed_between_samples(
+    levels: list[MemoryPressure | None], seconds: float | None
+) -> None:
     assert critical_seconds(*levels) == seconds
 
 
-def test_clock_that_goes_back_adds_no_critical_time() -> None:
+def test_backwards_clock_adds_no_critical_memory_pressure_time() -> None:
     first = advance(None, HardwareSample(memory_pressure=CRITICAL), 100.0, None)
     assert advance(first, HardwareSample(memory_pressure=CRITICAL), 99.0, None).critical_seconds == 0.0
 
@@ -114,11 +116,11 @@ def test_clock_that_goes_back_adds_no_critical_time() -> None:
         ([0, 2, None], 1),
     ],
 )
-def test_change_into_heavy_heat_counts_as_a_throttle(levels: list[int | None], throttles: int | None) -> None:
+def test_rise_to_heavy_thermal_level_counts_as_one_throttle(levels: list[int | None], throttles: int | None) -> None:
     assert state_of_heat(*levels).throttles == throttles
 
 
-def test_thermal_level_no_longer_read_is_absent() -> None:
+def test_unread_thermal_level_becomes_absent() -> None:
     assert state_of_heat(0, 2, None).sample.thermal_level is None
 
 
@@ -133,17 +135,17 @@ def test_thermal_level_no_longer_read_is_absent() -> None:
         ([700, 1000, 900, 1100], 400),
     ],
 )
-def test_swap_ins_count_from_the_first_sample(amounts: list[int | None], since: int | None) -> None:
+def test_swap_ins_are_counted_from_the_first_sample(amounts: list[int | None], since: int | None) -> None:
     assert swap_ins(*amounts) == since
 
 
-def test_memory_pressure_halves_then_empties_caches() -> None:
+def test_memory_pressure_warning_halves_caches_and_critical_empties_them() -> None:
     assert memory_share(None) == 1.0
     shares = [memory_share(state_after(HardwareSample(memory_pressure=level))) for level in (None, *MemoryPressure)]
     assert shares == [1.0, 1.0, 0.5, 0.0]
 
 
-def test_a_request_may_take_headroom_unless_pressure_is_critical() -> None:
+def test_requests_may_use_memory_headroom_unless_pressure_is_critical() -> None:
     assert takeable(None) is None
     assert takeable(state_after(HardwareSample())) is None
     roomy = HardwareSample(memory_total=24_000, memory_available=18_000)

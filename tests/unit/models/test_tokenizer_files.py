@@ -59,7 +59,9 @@ def leave_out_ids(file: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("make", [byte_level, stripping, not_stripping, word_piece])
-def test_ids_that_a_vocabulary_leaves_out_change_no_other_token(make: Callable[[], Fast], folder: Path) -> None:
+def test_tokenizer_with_gaps_in_its_ids_treats_all_remaining_tokens_the_same(
+    make: Callable[[], Fast], folder: Path
+) -> None:
     made = make()
     made.add_tokens([LATE])
     write(folder, made, eos_token="<|late|>")
@@ -90,7 +92,7 @@ def allowed(tokenizer: Tokenizer, size: int, expression: str) -> set[int]:
     return {i for i in range(size) if mask[0, i // 32] >> (i % 32) & 1}
 
 
-def test_grammar_allows_all_tokens_beyond_ids_that_are_left_out(folder: Path) -> None:
+def test_grammar_permits_all_matching_tokens_of_tokenizer_with_gaps_in_its_ids(folder: Path) -> None:
     write(folder, byte_level(), eos_token="<|call|>")
     whole, _ = opened(folder)
     gone = leave_out_ids(folder / "tokenizer.json")
@@ -101,7 +103,7 @@ def test_grammar_allows_all_tokens_beyond_ids_that_are_left_out(folder: Path) ->
         assert allowed(tokenizer, whole.vocab_size + 8, expression) == expected - gone
 
 
-def test_added_token_that_cannot_have_its_id_is_refused(folder: Path) -> None:
+def test_added_token_whose_id_cannot_be_honoured_is_refused(folder: Path) -> None:
     write(folder, metaspace())
     described = json.loads((folder / "tokenizer.json").read_text())
     described["added_tokens"][-1]["id"] += 5
@@ -112,7 +114,7 @@ def test_added_token_that_cannot_have_its_id_is_refused(folder: Path) -> None:
     assert "\n" not in caught.value.message
 
 
-def test_added_tokens_have_their_ids_without_a_tokenizer_file(folder: Path) -> None:
+def test_tokenizer_from_vocab_and_merges_files_uses_listed_added_token_ids(folder: Path) -> None:
     """Of a vocabulary, merges and added tokens in files of their own, as GPT-2 was published."""
     made = byte_level()
     write(folder, made, eos_token="<|call|>", pad_token="<|pad|>", tokenizer_class="GPT2Tokenizer")
@@ -173,7 +175,7 @@ def ids(made: Any, texts: Iterable[str]) -> list[list[int]]:
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "exaone4", "starcoder2", "smollm3"])
 @pytest.mark.parametrize("name", ["GPT2Tokenizer", "GPTNeoXTokenizer"])
-def test_a_class_does_not_replace_the_files_pre_tokenizer(name: str, kind: str, folder: Path) -> None:
+def test_tokenizer_class_does_not_replace_pre_tokenizer_of_tokenizer_file(name: str, kind: str, folder: Path) -> None:
     write(folder, with_digits(), tokenizer_class=name, pad_token=None)
     rewrite(folder / "config.json", model_type=kind)
     tokenizer, changes = opened(folder)
@@ -186,7 +188,9 @@ def test_a_class_does_not_replace_the_files_pre_tokenizer(name: str, kind: str, 
 
 @pytest.mark.parametrize("make", [with_bos, with_two_spaces, with_normalizer, stripping, not_stripping])
 @pytest.mark.parametrize("name", ["GPT2Tokenizer", "GPTNeoXTokenizer", "Qwen2Tokenizer", "GemmaTokenizer"])
-def test_a_class_replaces_no_other_part_of_the_file(name: str, make: Callable[[], Fast], folder: Path) -> None:
+def test_tokenizer_class_replaces_no_other_component_of_tokenizer_file(
+    name: str, make: Callable[[], Fast], folder: Path
+) -> None:
     write(folder, make(), tokenizer_class=name)
     rewrite(folder / "config.json", model_type="gpt_neox")
     tokenizer, _ = opened(folder)
@@ -198,7 +202,7 @@ def test_a_class_replaces_no_other_part_of_the_file(name: str, make: Callable[[]
 
 
 @pytest.mark.parametrize("make", [byte_level, stripping, not_stripping, metaspace, word_piece])
-def test_tokenizer_stays_unchanged_where_libraries_follow_its_file(
+def test_tokenizer_is_not_altered_when_libraries_follow_its_file(
     make: Callable[[], Fast], folder: Path, nano_pair: NanoPair
 ) -> None:
     write(folder, make())
@@ -206,13 +210,13 @@ def test_tokenizer_stays_unchanged_where_libraries_follow_its_file(
     assert opened(Path(nano_pair.target))[1] == ""
 
 
-def test_tokenizer_stays_unchanged_where_its_class_builds_the_same(folder: Path) -> None:
+def test_tokenizer_is_not_altered_when_its_class_builds_an_identical_one(folder: Path) -> None:
     write(folder, byte_level(), tokenizer_class="GPT2Tokenizer")
     rewrite(folder / "config.json", model_type="gpt2")
     assert opened(folder)[1] == ""
 
 
-def test_a_file_in_another_order_is_read_whole(folder: Path) -> None:
+def test_tokenizer_file_with_reordered_keys_is_read_completely(folder: Path) -> None:
     write(folder, with_digits(), tokenizer_class="GPT2Tokenizer")
     described = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps(dict(reversed(described.items())), indent=1))
@@ -221,7 +225,7 @@ def test_a_file_in_another_order_is_read_whole(folder: Path) -> None:
     assert tokenizer.encode("12") == Fast.from_file(str(folder / "tokenizer.json")).encode("12").ids
 
 
-def test_tokens_that_only_the_configuration_adds_stay_tokens(folder: Path) -> None:
+def test_tokens_added_only_by_tokenizer_config_remain_special_tokens(folder: Path) -> None:
     write(folder, with_digits(), tokenizer_class="GPT2Tokenizer", pad_token="<|pad|>")
     tokenizer, changes = opened(folder)
     assert changes
@@ -229,7 +233,7 @@ def test_tokens_that_only_the_configuration_adds_stay_tokens(folder: Path) -> No
     assert tokenizer.special_tokens[token] == "<|pad|>"
 
 
-def test_log_says_that_the_file_is_used(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_reports_that_tokenizer_file_overrides_its_class(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     rewrite(folder / "tokenizer_config.json", tokenizer_class="GPT2Tokenizer")
     models = load_models(str(folder), progress=lambda line: None)
     assert f"model: {folder}: GPT2Tokenizer divides" in caplog.text

@@ -101,7 +101,7 @@ def opened(folder: Path, made: Fast) -> tuple[Tokenizer, Any]:
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_streamed_text_is_the_whole_text(make: Callable[[], Fast], folder: Path) -> None:
+def test_detokenizer_streams_exactly_the_text_of_whole_decoding(make: Callable[[], Fast], folder: Path) -> None:
     tokenizer, wrapper = opened(folder, make())
     dice = random.Random(5)
     known = [i for token, i in wrapper.get_vocab().items() if not token.startswith("<0x")]
@@ -115,7 +115,7 @@ def test_streamed_text_is_the_whole_text(make: Callable[[], Fast], folder: Path)
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_a_text_that_continues_another_keeps_its_first_space(make: Callable[[], Fast], folder: Path) -> None:
+def test_continuing_detokenizer_keeps_the_leading_space(make: Callable[[], Fast], folder: Path) -> None:
     tokenizer, wrapper = opened(folder, make())
     for text in TEXTS:
         tokens = tokenizer.encode(text)
@@ -130,7 +130,9 @@ def test_a_text_that_continues_another_keeps_its_first_space(make: Callable[[], 
 
 
 @pytest.mark.parametrize("make", [stripping, not_stripping, metaspace])
-def test_a_token_is_told_with_its_space(make: Callable[[], Fast], folder: Path) -> None:
+def test_continuing_detokenizer_gives_a_single_word_token_with_its_space(
+    make: Callable[[], Fast], folder: Path
+) -> None:
     tokenizer, wrapper = opened(folder, make())
     vocabulary = wrapper.get_vocab()
     words = [word for word in vocabulary if word.startswith("▁")]
@@ -143,7 +145,7 @@ def test_a_token_is_told_with_its_space(make: Callable[[], Fast], folder: Path) 
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_the_bytes_of_tokens_are_those_of_their_text(make: Callable[[], Fast], folder: Path) -> None:
+def test_token_bytes_concatenate_to_the_streamed_text(make: Callable[[], Fast], folder: Path) -> None:
     tokenizer, _ = opened(folder, make())
     for text in TEXTS:
         stream, tokens = tokenizer.detokenizer(continues=True), tokenizer.encode(text)
@@ -152,7 +154,7 @@ def test_the_bytes_of_tokens_are_those_of_their_text(make: Callable[[], Fast], f
         )
 
 
-def test_a_byte_that_mlx_lm_decodes_by_the_whole_text_is_told_as_it_is(folder: Path) -> None:
+def test_tokenizer_without_byte_fusing_decoder_reports_raw_token_bytes(folder: Path) -> None:
     unfused = sentencepiece(decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()]))
     tokenizer, wrapper = opened(folder, unfused)
     tokens = [wrapper.get_vocab()[f"<0x{byte:02X}>"] for byte in "é\n".encode()]
@@ -160,7 +162,7 @@ def test_a_byte_that_mlx_lm_decodes_by_the_whole_text_is_told_as_it_is(folder: P
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_an_offset_is_the_length_of_the_text_before_it(make: Callable[[], Fast], folder: Path) -> None:
+def test_detokenizer_token_offset_is_length_of_the_text_before_it(make: Callable[[], Fast], folder: Path) -> None:
     tokenizer, wrapper = opened(folder, make())
     for text in TEXTS:
         stream, tokens = tokenizer.detokenizer(), tokenizer.encode(text)
@@ -169,7 +171,7 @@ def test_an_offset_is_the_length_of_the_text_before_it(make: Callable[[], Fast],
             stream.add(token)
 
 
-def test_special_tokens_are_known_and_bytes_are_none(folder: Path) -> None:
+def test_tokenizer_special_tokens_exclude_byte_tokens_and_ordinary_letters(folder: Path) -> None:
     opened(folder, stripping())
     rewrite(folder / "tokenizer_config.json", pad_token="o")
     wrapper = ModelFolder(str(folder)).tokenizer({"eos_token_id": 10**6})
@@ -180,7 +182,7 @@ def test_special_tokens_are_known_and_bytes_are_none(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_an_id_that_no_token_has_is_no_text(make: Callable[[], Fast], folder: Path) -> None:
+def test_detokenizer_gives_no_text_for_ids_without_a_token(make: Callable[[], Fast], folder: Path) -> None:
     """Models have more logits than their tokenizers have tokens."""
     tokenizer, _ = opened(folder, make())
     stream = tokenizer.detokenizer()
@@ -189,7 +191,7 @@ def test_an_id_that_no_token_has_is_no_text(make: Callable[[], Fast], folder: Pa
     assert ("".join(pieces) + stream.finish()).strip() == tokenizer.decode(tokens).strip()
 
 
-def test_an_unfinished_character_is_held_back_for_a_few_tokens_only(folder: Path) -> None:
+def test_detokenizer_holds_back_an_incomplete_character_for_at_most_a_few_tokens(folder: Path) -> None:
     unfused = sentencepiece(decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()]))
     tokenizer, wrapper = opened(folder, unfused)
     byte = wrapper.get_vocab()["<0xF0>"]
@@ -197,7 +199,7 @@ def test_an_unfinished_character_is_held_back_for_a_few_tokens_only(folder: Path
     assert any(stream.add(byte) for _ in range(9))
 
 
-def test_a_bare_sentencepiece_model_is_read(folder: Path) -> None:
+def test_bare_sentencepiece_model_file_is_loaded_as_tokenizer(folder: Path) -> None:
     import sentencepiece as spm
 
     (folder / "tokenizer.json").unlink()
@@ -218,7 +220,7 @@ def test_a_bare_sentencepiece_model_is_read(folder: Path) -> None:
 # code of the folder
 
 
-def test_no_code_of_the_folder_is_run_nor_asked_about(
+def test_loading_model_folder_never_runs_its_python_code_or_prompts_the_user(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask(*_: object) -> str:
@@ -248,7 +250,7 @@ def named(*names: str) -> list[dict[str, str]]:
     return [{"name": name, "template": f"{{{{ '{name}' }}}}"} for name in names]
 
 
-def test_a_template_beside_the_tokenizer_goes_before_the_one_within(folder: Path) -> None:
+def test_chat_template_file_overrides_template_in_tokenizer_config(folder: Path) -> None:
     rewrite(folder / "tokenizer_config.json", chat_template="within")
     assert Tokenizer(ModelFolder(str(folder)).tokenizer()).template.source == "within"
     (folder / "chat_template.jinja").write_text("beside{% generation %}{% break %}{% endgeneration %}")
@@ -262,7 +264,7 @@ def test_a_template_beside_the_tokenizer_goes_before_the_one_within(folder: Path
     assert again == replace(found, with_tools="tools")
 
 
-def test_of_several_named_templates_the_default_is_used(folder: Path) -> None:
+def test_default_chat_template_is_used_among_named_templates(folder: Path) -> None:
     rewrite(folder / "tokenizer_config.json", chat_template=named("tool_use", "default"))
     found = Tokenizer(ModelFolder(str(folder)).tokenizer()).template
     assert found is not None
@@ -277,7 +279,7 @@ def test_of_several_named_templates_the_default_is_used(folder: Path) -> None:
         (named("tool_use", "rag"), "of its chat templates (rag, tool_use) none is the default: put"),
     ],
 )
-def test_templates_of_which_none_can_be_used_are_told_in_one_line(folder: Path, template: Any, what: str) -> None:
+def test_unusable_chat_template_is_refused_in_one_line(folder: Path, template: Any, what: str) -> None:
     rewrite(folder / "tokenizer_config.json", chat_template=template)
     with pytest.raises(ModelLoadError) as caught:
         ModelFolder(str(folder)).tokenizer()
@@ -285,7 +287,7 @@ def test_templates_of_which_none_can_be_used_are_told_in_one_line(folder: Path, 
     assert "\n" not in caught.value.message
 
 
-def test_inspecting_a_chat_template_does_not_run_it(folder: Path) -> None:
+def test_loading_a_chat_template_does_not_execute_it(folder: Path) -> None:
     rewrite(folder / "tokenizer_config.json", chat_template="{{ 'x' * 10 ** 11 }}")
     assert Tokenizer(ModelFolder(str(folder)).tokenizer()).template is not None
     assert json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
@@ -302,7 +304,7 @@ def test_inspecting_a_chat_template_does_not_run_it(folder: Path) -> None:
         ("{{ messages }}", {"tool_parser_type": "laguna"}, "glm47", "<tool_call>", "</tool_call>"),
     ],
 )
-def test_the_format_of_answers_is_the_tokenizers(
+def test_reasoning_and_tool_call_format_is_derived_from_tokenizer_and_template(
     folder: Path, template: str, config: dict[str, str], family: str, start: str, end: str
 ) -> None:
     made = byte_level()
@@ -322,7 +324,7 @@ def test_the_format_of_answers_is_the_tokenizers(
     assert "".join(map(stream.add, tokenizer.encode("<think>a</think>"))) == "<think>a</think>"
 
 
-def test_a_model_without_marks_answers_in_plain_text(folder: Path) -> None:
+def test_model_without_reasoning_or_tool_marks_answers_in_plain_text(folder: Path) -> None:
     tokenizer = Tokenizer(ModelFolder(str(folder)).tokenizer())
     assert replace(tokenizer.answers, tools=None) == AnswerFormat()
     assert not tokenizer.answers.has_parts

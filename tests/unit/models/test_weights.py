@@ -10,14 +10,14 @@ from draftd.errors import ModelLoadError
 from draftd.models.folder import check_scales, read
 
 
-def test_finite_weights_are_taken_even_where_their_sum_is_not() -> None:
+def test_finite_weights_are_accepted_even_if_their_sum_overflows() -> None:
     for _ in read([mx.full((8,), 3e38), mx.full((8,), 60_000.0, dtype=mx.float16)], "model: here"):
         pass
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
-def test_weights_that_are_not_finite_are_refused_by_name(wrong: float, dtype: mx.Dtype) -> None:
+def test_non_finite_weights_are_refused_at_load(wrong: float, dtype: mx.Dtype) -> None:
     weights = mx.array([1.0, wrong, 2.0, -wrong], dtype=dtype)  # whose infinities might cancel out
     with pytest.raises(ModelLoadError, match="model: here: some of its weights are not finite"):
         list(read([mx.ones((4,)), weights, mx.zeros((2,), dtype=mx.int32)], "model: here"))
@@ -32,7 +32,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(wrong: float, dtype: mx
         ("nvfp4", 4, 16, 0x7F, 0x7E),
     ],
 )
-def test_packed_scales_that_are_not_finite_are_refused_by_name(
+def test_non_finite_packed_quantisation_scales_are_refused_by_array_name(
     mode: str, bits: int, group: int, wrong: int, sound: int
 ) -> None:
     model = nn.Sequential(nn.Linear(64, 4, bias=False))

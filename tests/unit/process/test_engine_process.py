@@ -146,7 +146,7 @@ def decode_all_kinds(engine: EngineHandle, grammar: str) -> list[Collected]:
     return sinks
 
 
-def test_engine_process_gives_the_threads_texts_and_counts(thread, engine):
+def test_engine_process_gives_same_texts_and_counts_as_engine_thread(thread, engine):
     grammar = choice(["yes it is", "no it is not"])
     from_thread, from_process = decode_all_kinds(thread, grammar), decode_all_kinds(engine, grammar)
     for expected, actual in zip(from_thread, from_process, strict=True):
@@ -167,7 +167,7 @@ def test_engine_process_gives_the_threads_texts_and_counts(thread, engine):
     )
 
 
-def test_failing_sink_ends_only_its_own_request(engine):
+def test_failing_sink_ends_only_its_own_request_in_engine_process(engine):
     class Failing(Collected):
         def on_tokens(self, emission: Any) -> None:
             raise RuntimeError("no room")
@@ -205,7 +205,7 @@ def test_lost_engine_process_fails_its_requests_and_restarts(engine, signal_numb
     until(lambda: engine.status().loaded == frozenset(), 60, "the same loaded drafts as before")
 
 
-def test_engine_process_refuses_ends_and_drains_like_a_thread(engine):
+def test_engine_process_rejects_cancels_and_drains_requests_like_engine_thread(engine):
     with pytest.raises(InvalidRequest, match="prompt"):
         engine.submit(request((), autoregressive()), Collected())
     running = [ask(engine, max_tokens=_ENDLESS) for _ in range(2)]
@@ -229,7 +229,7 @@ def test_engine_process_refuses_ends_and_drains_like_a_thread(engine):
         ask(engine)
 
 
-def test_engine_process_that_cannot_start_ends_as_failed(start_engine, tmp_path):
+def test_engine_process_that_cannot_load_or_restart_is_reported_as_failed(start_engine, tmp_path):
     without_model = start_engine(served=ModelPaths(str(tmp_path)))
     assert without_model.state is EngineState.FAILED
     assert str(tmp_path) in without_model.error
@@ -255,7 +255,7 @@ time.sleep(120)
 """
 
 
-def test_engine_process_ends_with_its_killed_daemon(nano_pair):
+def test_engine_process_exits_after_its_daemon_is_killed(nano_pair):
     daemon = subprocess.Popen([sys.executable, "-c", _DAEMON, nano_pair.draft], stderr=subprocess.DEVNULL)
     try:
         until(lambda: bool(psutil.Process(daemon.pid).children()), 60, "the engine's process")

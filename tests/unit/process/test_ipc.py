@@ -18,14 +18,14 @@ def pipes() -> Iterator[tuple[MessagePipe, MessagePipe]]:
         yield here, there
 
 
-def test_messages_of_all_sizes_arrive_whole(pipes: tuple[MessagePipe, MessagePipe]) -> None:
+def test_engine_pipe_delivers_messages_of_all_sizes_whole(pipes: tuple[MessagePipe, MessagePipe]) -> None:
     here, there = pipes
     for messages in (["one", 2], [b"x" * 20_000], []):
         here.send(messages)
         assert there.receive() == messages
 
 
-def test_silent_other_end_raises_a_timeout(pipes: tuple[MessagePipe, MessagePipe]) -> None:
+def test_silent_or_blocked_engine_pipe_raises_timeout(pipes: tuple[MessagePipe, MessagePipe]) -> None:
     """A stopped process may also fall silent within a message, or read nothing."""
     here, there = pipes
     here.limit_waits(0.05)
@@ -38,7 +38,7 @@ def test_silent_other_end_raises_a_timeout(pipes: tuple[MessagePipe, MessagePipe
         here.send([b"x" * (1 << 24)])
 
 
-def test_closed_other_end_raises_on_send_and_receive(pipes: tuple[MessagePipe, MessagePipe]) -> None:
+def test_closed_engine_pipe_raises_on_send_and_receive(pipes: tuple[MessagePipe, MessagePipe]) -> None:
     here, there = pipes
     there.close()
     with pytest.raises(ConnectionResetError):

@@ -73,7 +73,7 @@ def wait_for_losses(channel_group: Group, *ranks: int) -> dict[int, RanksLost]:
     return channel_group.channels.lost
 
 
-def test_records_reach_followers_whole_and_in_order(nano_pair: NanoPair) -> None:
+def test_rank_records_reach_all_followers_complete_and_in_order(nano_pair: NanoPair) -> None:
     with group(nano_pair, 3) as ranks:
         ranks.send(3000)  # more than the backlog: rank 0 waits meanwhile
         until(lambda: all(rank.lag == 0 for rank in ranks.leader.ranks()), BOUND)
@@ -104,7 +104,7 @@ def test_idle_group_of_ranks_is_not_lost(nano_pair: NanoPair) -> None:
         assert ranks.channels.lost == {}
 
 
-def test_first_record_waits_until_followers_read_weights(nano_pair: NanoPair) -> None:
+def test_first_rank_record_waits_until_followers_have_read_weights(nano_pair: NanoPair) -> None:
     channels = Channels(nano_pair.draft)
     sending = threading.Thread(target=lambda: channels.leader.send(b"first"), daemon=True)
     sending.start()
@@ -115,14 +115,14 @@ def test_first_record_waits_until_followers_read_weights(nano_pair: NanoPair) ->
     channels.close()
 
 
-def test_follower_that_does_not_read_its_weights_ends_the_group(nano_pair: NanoPair) -> None:
+def test_follower_that_does_not_read_its_weights_in_time_ends_the_rank_group(nano_pair: NanoPair) -> None:
     channels = Channels(nano_pair.draft, start_seconds=0.3)
     with pytest.raises(RanksLost, match=r"rank 1 on \S+ has not read its weights within 0.3 s"):
         channels.leader.send(b"first")
     channels.close()
 
 
-def test_death_of_a_follower_is_noticed_by_all_ranks(nano_pair: NanoPair) -> None:
+def test_death_of_a_follower_rank_is_noticed_by_all_ranks(nano_pair: NanoPair) -> None:
     with group(nano_pair, 3) as ranks:
         ranks.send(5)
         ranks.channels.followers[0]._sock.shutdown(socket.SHUT_RDWR)  # as the system does for a process that is killed
@@ -135,7 +135,7 @@ def test_death_of_a_follower_is_noticed_by_all_ranks(nano_pair: NanoPair) -> Non
         assert wait_for_losses(ranks, 2)[2].message == "rank 0: rank 1 died"
 
 
-def test_followers_notice_that_rank_0_died(nano_pair: NanoPair) -> None:
+def test_follower_ranks_notice_death_of_rank_0(nano_pair: NanoPair) -> None:
     with group(nano_pair) as ranks:
         ranks.send(5)
         ranks.leader._receivers[0].follower.sock.shutdown(socket.SHUT_RDWR)
@@ -161,7 +161,7 @@ def test_lost_connection_between_ranks_is_noticed_at_both_ends(nano_pair: NanoPa
     proxies[0].close()
 
 
-def test_follower_that_does_not_end_its_step_is_noticed(nano_pair: NanoPair) -> None:
+def test_follower_rank_that_does_not_finish_its_step_is_reported_as_stalled(nano_pair: NanoPair) -> None:
     with group(nano_pair) as ranks:
         ranks.send(5)
         ranks.followers[0].going.clear()
@@ -172,7 +172,7 @@ def test_follower_that_does_not_end_its_step_is_noticed(nano_pair: NanoPair) -> 
         assert losses[1].loss in (Loss.STALLED, Loss.FAILED)
 
 
-def test_rank_0_that_does_not_end_its_step_is_noticed(nano_pair: NanoPair) -> None:
+def test_rank_0_that_does_not_finish_its_step_is_reported_as_stalled(nano_pair: NanoPair) -> None:
     with group(nano_pair) as ranks:
         ranks.send(5)
         ranks.send(1, executes=False)
@@ -180,7 +180,7 @@ def test_rank_0_that_does_not_end_its_step_is_noticed(nano_pair: NanoPair) -> No
         assert (loss.loss, loss.message) == (Loss.STALLED, "rank 0 on here has not ended a step for 1 s")
 
 
-def test_follower_that_falls_behind_ends_the_group(nano_pair: NanoPair) -> None:
+def test_follower_rank_exceeding_its_record_backlog_ends_the_group(nano_pair: NanoPair) -> None:
     with group(nano_pair, backlog=10) as ranks:
         ranks.followers[0].going.clear()
         start = time.monotonic()
@@ -198,14 +198,14 @@ def test_follower_that_falls_behind_ends_the_group(nano_pair: NanoPair) -> None:
     ],
     ids=["damaged", "out of order"],
 )
-def test_damaged_or_misordered_records_end_the_group(nano_pair: NanoPair, data: bytes, why: str) -> None:
+def test_damaged_or_misordered_rank_records_end_the_group(nano_pair: NanoPair, data: bytes, why: str) -> None:
     with group(nano_pair) as ranks:
         ranks.send(1)
         ranks.leader._receivers[0].follower.sock.send(data)
         assert wait_for_losses(ranks, 1)[1].message == f"rank 0 sends what cannot be read: {why}"
 
 
-def test_failure_of_a_follower_reaches_rank_0(nano_pair: NanoPair) -> None:
+def test_failure_of_a_follower_rank_is_reported_to_rank_0(nano_pair: NanoPair) -> None:
     with group(nano_pair) as ranks:
         ranks.send(1)
         ranks.channels.followers[0].send_failure("its disk is gone")

@@ -61,13 +61,13 @@ def test_three_ranks_agree_and_form_a_group(nano_pair: NanoPair) -> None:
     formation.close()
 
 
-def test_other_package_version_is_refused_in_one_line(formation: Begun) -> None:
+def test_rank_with_different_package_version_is_refused_in_one_line(formation: Begun) -> None:
     packages = own(formation.model).proof.packages
     message = refusal_with(formation, packages=packages | {"mlx": "0.31.0"})
     assert message == f"rank 1 on HOST has mlx 0.31.0, rank 0 has {packages['mlx']}"
 
 
-def test_other_file_sizes_are_refused_in_one_line(formation: Begun) -> None:
+def test_rank_with_different_model_file_sizes_is_refused_in_one_line(formation: Begun) -> None:
     files = own(formation.model).proof.files
     message = refusal_with(formation, model="other", files=files | {"model.safetensors": 5})
     size = files["model.safetensors"]
@@ -75,7 +75,7 @@ def test_other_file_sizes_are_refused_in_one_line(formation: Begun) -> None:
     assert message.endswith(f"has {size:,}")
 
 
-def test_other_weights_of_the_same_size_are_refused(formation: Begun, model_copy: Path) -> None:
+def test_rank_with_different_weights_of_same_size_is_refused(formation: Begun, model_copy: Path) -> None:
     file = model_copy / "model.safetensors"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
@@ -89,7 +89,7 @@ def test_other_weights_of_the_same_size_are_refused(formation: Begun, model_copy
         calling.result(20)
 
 
-def test_same_weights_in_another_folder_are_proven_by_hashes(formation: Begun, model_copy: Path) -> None:
+def test_rank_with_same_weights_in_another_folder_is_accepted_after_hashing(formation: Begun, model_copy: Path) -> None:
     proof = own(model_copy)
     leading, calling = formation.lead(), formation.call(1, proof)
     leading.result(20)
@@ -97,7 +97,7 @@ def test_same_weights_in_another_folder_are_proven_by_hashes(formation: Begun, m
     assert proof.progress["hashed"] > 0
 
 
-def test_files_of_one_machine_are_not_hashed(formation: Begun) -> None:
+def test_ranks_sharing_one_model_folder_do_not_hash_its_files(formation: Begun) -> None:
     proof = own(formation.model)
     leading, calling = formation.lead(), formation.call(1, proof)
     leading.result(10)
@@ -105,7 +105,7 @@ def test_files_of_one_machine_are_not_hashed(formation: Begun) -> None:
     assert proof.progress["hashed"] == 0
 
 
-def test_strangers_at_the_port_do_not_disturb_a_handshake(formation: Begun) -> None:
+def test_invalid_connections_do_not_disturb_rank_group_handshake(formation: Begun) -> None:
     leading = formation.lead()
     strangers = [socket.create_connection(formation.listener.getsockname()) for _ in range(5)]
     strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -120,7 +120,7 @@ def test_strangers_at_the_port_do_not_disturb_a_handshake(formation: Begun) -> N
     calling.result(10)
 
 
-def test_second_follower_of_a_connected_rank_is_refused(nano_pair: NanoPair) -> None:
+def test_second_follower_claiming_a_connected_rank_is_refused(nano_pair: NanoPair) -> None:
     formation = Begun(nano_pair.draft, local_plan(3))
     leading, twice = formation.lead(), [formation.call(1), formation.call(1)]
     until(lambda: any(call.done() for call in twice), 10)
@@ -132,7 +132,7 @@ def test_second_follower_of_a_connected_rank_is_refused(nano_pair: NanoPair) -> 
     formation.close()
 
 
-def test_follower_that_disconnected_may_join_again(nano_pair: NanoPair) -> None:
+def test_follower_rank_that_disconnected_may_join_again(nano_pair: NanoPair) -> None:
     formation = Begun(nano_pair.draft, local_plan(3))
     leading, proof = formation.lead(), own(formation.model).proof
     with socket.create_connection(formation.listener.getsockname()) as early:
@@ -151,7 +151,7 @@ def say_hello(sock: socket.socket, hello: Hello, key: bytes = KEY) -> None:
     sock.sendall(signed_frame(FrameKind.HELLO, hello.model_dump(), key, challenge.fields()["challenge"]))
 
 
-def test_follower_without_the_key_is_refused_and_others_join(formation: Begun) -> None:
+def test_follower_rank_without_the_key_is_refused_and_a_valid_one_joins(formation: Begun) -> None:
     """Neither a guessed key nor a HELLO replayed from another connection makes a stranger a follower."""
     leading = formation.lead()
     with pytest.raises(GroupRefused, match="another key than rank 0: distributed.token must be the same on all ranks"):
@@ -167,7 +167,7 @@ def test_follower_without_the_key_is_refused_and_others_join(formation: Begun) -
     calling.result(10)
 
 
-def test_follower_does_not_join_a_rank_0_without_the_key(formation: Begun) -> None:
+def test_follower_rank_does_not_join_a_rank_0_without_the_key(formation: Begun) -> None:
     calling = formation.call(1)
     formation.listener.settimeout(10)
     with formation.listener.accept()[0] as leader:
@@ -183,7 +183,9 @@ def error_message(future: Future[Any]) -> str:
     return str(future.exception(10))
 
 
-def test_doctors_look_leaves_a_sound_follower_waiting(nano_pair: NanoPair, monkeypatch: Any) -> None:
+def test_doctor_inspects_ranks_and_links_while_follower_continues_waiting(
+    nano_pair: NanoPair, monkeypatch: Any
+) -> None:
     """A follower that the doctor did not start joins the group that forms afterwards."""
     monkeypatch.setattr(neighbours, "_STREAM_SECONDS", 0.01)
     formation = Begun(
@@ -221,13 +223,13 @@ def free_address() -> str:
     return f"127.0.0.1:{port}"
 
 
-def test_wrong_address_of_a_follower_is_named_in_one_line(nano_pair: NanoPair) -> None:
+def test_wrong_address_of_a_follower_rank_is_named_in_one_line(nano_pair: NanoPair) -> None:
     leader, follower = errors_with_nodes(nano_pair.draft, free_address(), "192.0.2.7:7492")
     assert leader == "rank 1 on HOST: 192.0.2.7 is not an address of this machine: correct the hostfile"
     assert follower == "192.0.2.7 is not an address of this machine: correct the hostfile"
 
 
-def test_taken_port_of_a_follower_is_named_in_one_line(nano_pair: NanoPair) -> None:
+def test_taken_port_of_a_follower_rank_is_named_in_one_line(nano_pair: NanoPair) -> None:
     listener, port = taken_port()
     with listener:
         leader, _ = errors_with_nodes(nano_pair.draft, free_address(), f"127.0.0.1:{port}")
@@ -241,7 +243,7 @@ def test_taken_port_of_rank_0_is_named_in_one_line(nano_pair: NanoPair) -> None:
     assert leader == f"rank 0: port {port} of 127.0.0.1 is taken by another program"
 
 
-def test_unreachable_neighbour_is_named_in_one_line(nano_pair: NanoPair) -> None:
+def test_unreachable_neighbour_rank_is_named_in_one_line(nano_pair: NanoPair) -> None:
     """The launcher's hostfiles differ: rank 1 reaches rank 0, but listens at another address than rank 0 expects."""
     first, second = free_address(), free_address()
     formation = Begun(nano_pair.draft, replace(plan_by_hand("127.0.0.1", "127.0.0.1"), nodes=((first,), (second,))))

@@ -62,17 +62,17 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("content", "message"), WRONG)
-def test_error_of_a_wrong_hostfile_names_entry_and_field(tmp_path: Path, content: Any, message: str) -> None:
+def test_invalid_hostfile_error_names_entry_and_field(tmp_path: Path, content: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan_from(tmp_path, content)
 
 
-def test_distributed_port_leaves_room_for_mlxs_ports(tmp_path: Path) -> None:
+def test_distributed_port_leaves_room_for_mlx_ports(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="distributed.port: got 65534; allowed: at most 65533: MLX takes 2 ports"):
         plan_from(tmp_path, TWO, port=65_534)
 
 
-def test_hostfile_of_mlx_launch_gives_a_plan(tmp_path: Path) -> None:
+def test_mlx_launch_hostfile_gives_a_rank_group_plan(tmp_path: Path) -> None:
     file = read_hostfile(write_hostfile(tmp_path, {"backend": "ring", "envs": ["A=b=c"], "hosts": TWO}))
     assert (file.backend, file.environment) == ("ring", {"A": "b=c"})
     plan = plan_from(tmp_path, TWO)
@@ -81,7 +81,7 @@ def test_hostfile_of_mlx_launch_gives_a_plan(tmp_path: Path) -> None:
     assert plan_from(tmp_path, TWO, start=False, token="secret").start is Start.BY_HAND
 
 
-def test_followers_that_others_start_need_a_token(tmp_path: Path) -> None:
+def test_ranks_started_by_hand_or_launcher_require_a_token(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"distributed.token: got None; allowed: a secret, the same on all ranks"):
         plan_from(tmp_path, TWO, start=False)
     environ = {"MLX_RANK": "1", "MLX_HOSTFILE": str(write_hostfile(tmp_path, [["10.0.0.1:1"], ["10.0.0.2:1"]]))}
@@ -89,14 +89,14 @@ def test_followers_that_others_start_need_a_token(tmp_path: Path) -> None:
         plan_group(DistributedSettings(trusted_network=True), environ)
 
 
-def test_hosts_beyond_loopback_need_a_trusted_network(tmp_path: Path) -> None:
+def test_rank_hosts_beyond_loopback_require_trusted_network_setting(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"distributed.trusted_network: got False; allowed: true, where no other"):
         plan_from(tmp_path, TWO, trusted_network=False)
     near = [{"ssh": "127.0.0.1", "ips": ["127.0.0.1"]}] * 2
     assert plan_from(tmp_path, near, trusted_network=False).here(1)
 
 
-def test_ring_backend_reads_its_addresses_from_a_file(tmp_path: Path) -> None:
+def test_ring_backend_gets_rank_addresses_from_generated_hostfile(tmp_path: Path) -> None:
     environment = RankEnvironment.from_plan(plan_from(tmp_path, TWO, port=8000))
     assert environment.nodes == [["10.0.0.1:8001"], ["10.0.0.2:8002"]]
     variables = environment.variables(1, tmp_path)
@@ -104,7 +104,7 @@ def test_ring_backend_reads_its_addresses_from_a_file(tmp_path: Path) -> None:
     assert json.loads(Path(variables["MLX_HOSTFILE"]).read_text()) == environment.nodes
 
 
-def test_mesh_backend_reads_its_rdma_devices_from_a_file(tmp_path: Path) -> None:
+def test_jaccl_mesh_backend_gets_rdma_devices_from_generated_file(tmp_path: Path) -> None:
     environment = RankEnvironment.from_plan(plan_from(tmp_path, MESH))
     variables = environment.variables(2, tmp_path)
     assert variables["MLX_RANK"] == "2"
@@ -113,7 +113,7 @@ def test_mesh_backend_reads_its_rdma_devices_from_a_file(tmp_path: Path) -> None
     assert "MLX_JACCL_RING" not in variables
 
 
-def test_rdma_ring_needs_devices_to_neighbours_only(tmp_path: Path) -> None:
+def test_rdma_ring_requires_devices_to_neighbouring_ranks_only(tmp_path: Path) -> None:
     hosts = [{"ssh": f"m{rank}", "ips": ["10.0.0.1"], "rdma": ["d"] * 4} for rank in range(4)]
     for rank, host in enumerate(hosts):
         host["rdma"] = ["d" if abs(rank - other) in (1, 3) else None for other in range(4)]
@@ -125,7 +125,7 @@ def test_rdma_ring_needs_devices_to_neighbours_only(tmp_path: Path) -> None:
         plan_from(tmp_path, {"backend": "jaccl", "hosts": hosts})
 
 
-def test_cuda_ranks_have_a_card_each(tmp_path: Path) -> None:
+def test_cuda_ranks_on_one_host_get_one_card_each(tmp_path: Path) -> None:
     hosts = [{"ssh": "gpu-1", "ips": ["10.0.0.1"]}, *[{"ssh": "gpu-2", "ips": ["10.0.0.2"]}] * 2]
     environment = RankEnvironment.from_plan(plan_from(tmp_path, {"backend": "nccl", "hosts": hosts}))
     variables = [environment.variables(rank, tmp_path) for rank in range(3)]
@@ -134,7 +134,7 @@ def test_cuda_ranks_have_a_card_each(tmp_path: Path) -> None:
     assert {(one["NCCL_PORT"], one["MLX_WORLD_SIZE"]) for one in variables} == {("7491", "3")}
 
 
-def test_local_ranks_get_ports_of_their_own() -> None:
+def test_local_ranks_get_distinct_loopback_ports() -> None:
     plan = plan_group(DistributedSettings(ranks=3), {})
     assert plan is not None
     assert (plan.start, plan.address, plan.port) == (Start.LOCAL, "127.0.0.1", 0)
@@ -143,12 +143,12 @@ def test_local_ranks_get_ports_of_their_own() -> None:
     assert (environment.beside, environment.place) == ([3, 3, 3], [0, 1, 2])
 
 
-def test_plan_of_one_rank_is_no_group(tmp_path: Path) -> None:
+def test_single_rank_settings_give_no_rank_group(tmp_path: Path) -> None:
     assert plan_group(DistributedSettings(), {}) is None
     assert plan_group(DistributedSettings(hostfile=write_hostfile(tmp_path, TWO[:1])), {}) is None
 
 
-def test_rank_of_a_launcher_takes_its_place_from_variables(tmp_path: Path) -> None:
+def test_launched_rank_takes_its_number_and_addresses_from_environment(tmp_path: Path) -> None:
     nodes = [["127.0.0.1:32323"], ["127.0.0.1:32324"]]
     environ = {"MLX_RANK": "1", "MLX_HOSTFILE": str(write_hostfile(tmp_path, nodes))}
     assert launched_rank(environ) == 1
@@ -168,14 +168,14 @@ def test_rank_of_a_launcher_takes_its_place_from_variables(tmp_path: Path) -> No
         ([["127.0.0.1:1"], ["127.0.0.1:2"]], "-1", "MLX_RANK: got '-1'; allowed: a whole number from 0"),
     ],
 )
-def test_wrong_launcher_variables_are_named_with_what_is_allowed(
+def test_invalid_launcher_variables_are_refused_naming_allowed_values(
     tmp_path: Path, nodes: Any, rank: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         plan_group(DistributedSettings(), {"MLX_RANK": rank, "MLX_HOSTFILE": str(write_hostfile(tmp_path, nodes))})
 
 
-def test_launcher_and_settings_exclude_each_other(tmp_path: Path) -> None:
+def test_launcher_variables_and_ranks_setting_exclude_each_other(tmp_path: Path) -> None:
     environ = {"MLX_RANK": "0", "MLX_HOSTFILE": str(write_hostfile(tmp_path, [["127.0.0.1:1"], ["127.0.0.1:2"]]))}
     with pytest.raises(ConfigError, match=r"distributed.ranks: got '2'; allowed: nothing: a launcher set MLX_RANK"):
         plan_group(DistributedSettings(ranks=2), environ)
@@ -184,7 +184,7 @@ def test_launcher_and_settings_exclude_each_other(tmp_path: Path) -> None:
     assert launched_rank({"MLX_RANK": "0", "MLX_HOSTFILE": str(empty)}) is None
 
 
-def test_joining_sets_variables_and_ends_a_process_that_hangs(tmp_path: Path) -> None:
+def test_entering_rank_environment_sets_variables_and_kills_a_hanging_process(tmp_path: Path) -> None:
     """Runs in a process of its own, which SIGALRM ends: MLX holds Python's lock, so that no thread of ours could."""
     program = (
         "import os, sys, time; from draftd.ranks.environment import RankEnvironment\n"

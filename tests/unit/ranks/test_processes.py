@@ -37,7 +37,7 @@ def make_supervisor(command: list[str], silent: float = 30.0) -> tuple[Superviso
     return Supervisor(command, silent, lines.append), lines
 
 
-def test_follower_joins_again_after_its_group_is_lost(tmp_path: Path) -> None:
+def test_follower_process_is_restarted_after_its_rank_group_is_lost(tmp_path: Path) -> None:
     """Also when it is refused after the loss: the reason may pass."""
     program = f'echo x >> "$0.lives"; case $(wc -l < "$0.lives") in *1) exit {LOST} ;; *2) exit {REFUSED} ;; esac'
     supervisor, lines = make_supervisor(script(tmp_path, program))
@@ -46,19 +46,19 @@ def test_follower_joins_again_after_its_group_is_lost(tmp_path: Path) -> None:
     assert lines == [f"the group was lost: it is joined again in {pause} s" for pause in ("0.5", "1")]
 
 
-def test_refused_follower_is_not_started_again(tmp_path: Path) -> None:
+def test_refused_follower_process_is_not_restarted(tmp_path: Path) -> None:
     supervisor, lines = make_supervisor(script(tmp_path, f"exit {REFUSED}"))
     assert (supervisor.run(), lines) == (1, [])
 
 
-def test_supervisor_passes_on_its_followers_log_lines(tmp_path: Path) -> None:
+def test_supervisor_forwards_log_lines_of_its_follower_process(tmp_path: Path) -> None:
     lines = list[str]()
     command = script(tmp_path, f"echo 'rank 1: looking' >&2; echo 'rank 1: refused' >&2; exit {REFUSED}")
     Supervisor(command, 30.0, lines.append, lines.append).run()
     until(lambda: lines == ["rank 1: looking", "rank 1: refused"])
 
 
-def test_killed_and_stopped_followers_are_restarted(tmp_path: Path) -> None:
+def test_killed_and_hung_follower_processes_are_restarted(tmp_path: Path) -> None:
     program = (
         'printf . ; echo $$ >> "$0.lives"; case $(wc -l < "$0.lives") in *1) kill -9 $$ ;; *2) kill -STOP $$ ;; esac'
     )
@@ -71,7 +71,7 @@ def test_killed_and_stopped_followers_are_restarted(tmp_path: Path) -> None:
     assert not any(psutil.pid_exists(int(pid)) for pid in pids)
 
 
-def test_stopped_supervisor_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_stopped_supervisor_leaves_no_follower_process_behind(tmp_path: Path) -> None:
     supervisor, _ = make_supervisor(script(tmp_path, 'echo $$ > "$0.pid"; exec sleep 60'))
     codes = list[int]()
     thread = threading.Thread(target=lambda: codes.append(supervisor.run()))
@@ -84,7 +84,7 @@ def test_stopped_supervisor_leaves_no_process_behind(tmp_path: Path) -> None:
     assert not psutil.pid_exists(int(file.read_text()))
 
 
-def test_ssh_passes_every_argument_as_it_is(tmp_path: Path) -> None:
+def test_ssh_command_passes_every_argument_unchanged_to_remote_host(tmp_path: Path) -> None:
     """A fake ssh gives its last argument to a shell, as the remote host does."""
     shell = tmp_path / "ssh"
     shell.write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
@@ -104,7 +104,7 @@ def test_ssh_passes_every_argument_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="ssh is not installed")
-def test_host_that_ssh_cannot_reach_is_named_in_one_line() -> None:
+def test_rank_host_that_ssh_cannot_reach_is_named_in_one_line() -> None:
     hosts = tuple(Host(ssh=name, ips=["127.0.0.1"]) for name in ("127.0.0.1", "nobody@127.0.0.1"))
     plan = replace(local_plan(), hosts=hosts, start=Start.SSH)
     followers = Followers(Settings(), plan, {**os.environ, "HOME": "/nonexistent"}, "g1", out=lambda line: None)
@@ -117,7 +117,7 @@ def test_host_that_ssh_cannot_reach_is_named_in_one_line() -> None:
     assert "refused" in exit_message or "denied" in exit_message or "verification" in exit_message
 
 
-def test_last_words_of_a_follower_are_its_error() -> None:
+def test_last_error_line_of_a_follower_process_becomes_its_error() -> None:
     lines = [
         "2026-01-01T00:00:00.000+00:00 draftd: loading",
         "2026-01-01T00:00:00.001+00:00 draftd: error: no disk",
@@ -129,7 +129,7 @@ def test_last_words_of_a_follower_are_its_error() -> None:
 
 
 @pytest.mark.slow
-def test_started_followers_end_with_their_daemon(tmp_path: Path) -> None:
+def test_follower_processes_end_with_their_daemon_or_report_a_missing_model(tmp_path: Path) -> None:
     """Real followers: one is stopped while it waits for rank 0, one loses its daemon, one finds no model."""
     environ, lines = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}, list[str]()
     followers = Followers(Settings(), local_plan(3), environ, "g1", out=lines.append)

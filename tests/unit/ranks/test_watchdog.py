@@ -25,7 +25,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("rank_1", "rank_2", "rank_0", "expected"), CASES)
-def test_watchdog_names_the_rank_that_is_to_blame(
+def test_rank_watchdog_blames_the_silent_or_stalled_rank(
     rank_1: tuple[float, float],
     rank_2: tuple[float, float],
     rank_0: tuple[float, float],
