@@ -290,7 +290,7 @@ def test_greedy_text_is_the_same_with_any_automatic_depth_plan() -> None:
     assert [sink.tokens for sink in sinks] == alone
 
 
-def test_prompt_lookup_replaces_failing_draft_on_repetitive_text_and_is_counted_separately() -> None:
+def test_prompt_lookup_replaces_bad_draft_on_repetitive_text_and_is_counted_separately() -> None:
     """A target that says the same four tokens again and again, a draft that is always wrong."""
     from draftd.engine.drafters.prompt_lookup import PromptLookup
     from tests.simulated_machine import SimulatedTarget

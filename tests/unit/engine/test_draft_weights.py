@@ -25,9 +25,7 @@ def resident() -> int:
     return psutil.Process().memory_info().rss
 
 
-def test_unloading_draft_frees_its_memory_and_loading_it_again_takes_it_back(
-    running, nano, nano_pair, prompts, tmp_path
-):
+def test_unloading_draft_frees_its_memory_and_loading_allocates_it_again(running, nano, nano_pair, prompts, tmp_path):
     import mlx.core as mx
 
     # Most of it in arrays that no C library keeps for reuse: smaller ones may stay with the process.

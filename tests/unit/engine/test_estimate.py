@@ -178,7 +178,7 @@ def test_expected_answer_length_approaches_mean_of_its_workload_class() -> None:
     assert lengths.expected_remaining(sequence(CHAT)) == 128, "other kinds have lengths of their own"
 
 
-def test_old_answer_lengths_are_forgotten_over_time() -> None:
+def test_expected_answer_length_follows_recent_answers_and_forgets_old_answers() -> None:
     lengths = AnswerLengths()
     ended(lengths, *[20] * 300, *[200] * 300)
     assert lengths.expected_remaining(sequence()) > 190

@@ -35,7 +35,7 @@ def guess() -> Guess:
         pytest.param(0, 3, [4], None, [4, 5, 6], id="begins before the text"),
     ],
 )
-def test_verifier_proposal_extends_or_replaces_pending_tokens(
+def test_new_proposal_extends_or_replaces_the_verifiers_pending_tokens(
     guess: Guess, known: int, last: int, proposed: list[int], dropped: int | None, pending: list[int]
 ) -> None:
     assert guess.propose(known, last, tuple(proposed)) == dropped
@@ -52,14 +52,14 @@ def test_verifier_proposal_extends_or_replaces_pending_tokens(
         pytest.param([9], 0, [], id="another way at once"),
     ],
 )
-def test_verifier_guess_keeps_pending_tokens_that_agree_with_decided_tokens(
+def test_verifier_keeps_pending_proposed_tokens_that_agree_with_decided_tokens(
     guess: Guess, tokens: list[int], agreed: int, pending: list[int]
 ) -> None:
     assert guess.decide(tokens) == agreed
     assert (guess.tokens, guess.decided, guess.pending) == (TEXT + tokens + pending, 3 + len(tokens), pending)
 
 
-def test_verifier_guess_can_be_truncated_and_temporarily_hidden(guess: Guess) -> None:
+def test_pending_proposed_tokens_can_be_truncated_and_temporarily_hidden(guess: Guess) -> None:
     with guess.aside():
         assert guess.tokens == TEXT
     assert guess.cut(2) == 1

@@ -79,7 +79,7 @@ def test_batched_layout_trial_uses_two_layers_only_if_all_are_alike():
         assert model.layers is layers, "one of them computes something else"
 
 
-def test_afm7_model_is_decoded_one_by_one_with_same_text_as_mlx_lm(caplog):
+def test_afm7_model_is_decoded_one_sequence_at_a_time_with_mlx_lms_text(caplog):
     target, draft = tiny_afm7(1), tiny_afm7(2)
     with caplog.at_level(logging.WARNING):
         models = pair(target, draft)
@@ -93,7 +93,7 @@ def test_afm7_model_is_decoded_one_by_one_with_same_text_as_mlx_lm(caplog):
         assert [sink.done.degraded for sink in sinks] == [""] * 3
 
 
-def test_batched_layout_trial_detects_silently_wrong_logits_and_decodes_one_by_one():
+def test_batched_layout_trial_detects_silently_wrong_logits_and_disables_batching():
     model = off_by_the_longest(tiny_llama(1))
     assert why_not_batched(model).startswith("in a batch of unlike lengths its logits differ")
     assert isinstance(make_caches(model), PerSequenceCaches)

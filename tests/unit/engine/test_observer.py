@@ -24,7 +24,9 @@ class Hears(EngineObserver):
         self.steps += 1
 
 
-def test_engine_observer_that_raises_does_not_stop_another_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_raising_engine_observer_is_logged_once_and_does_not_block_another_observer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     hears = Hears()
     observers = FanOut(Raises(), hears)
     with caplog.at_level(logging.WARNING):

@@ -81,7 +81,7 @@ def test_verifier_drafts_itself_within_peer_grant_and_never_exceeds_it(sampling)
     assert sink.tokens == expected
 
 
-def test_verifier_drafts_continued_seeded_peer_text_with_all_drafts_accepted():
+def test_verifiers_drafts_for_a_resumed_seeded_peer_text_are_all_accepted():
     expected = text(SAMPLED)
     rig, edge = Rig(scripted_models(1.0), depth=cheap_drafts()), Edge([*PROMPT, *expected[:30]])
     rig.add(replace(edge.asked(OWN, 8, 60, SAMPLED), answered=30))

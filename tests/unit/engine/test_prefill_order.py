@@ -125,7 +125,7 @@ def test_next_prefill_slice_goes_to_shortest_or_repeatedly_passed_over_prompt(
     assert next_prompt(candidates) is candidates[expected]
 
 
-def test_next_prefill_slice_goes_to_prompt_whose_prefix_a_shorter_one_awaits() -> None:
+def test_next_prefill_slice_goes_to_prompt_whose_prefix_another_prompt_awaits() -> None:
     first, other = prompts(1500, 700)
     assert next_prompt([first, other]) is other
     first.shared[sequence(470)] = 450
@@ -193,7 +193,7 @@ def test_shared_prefill_forward_limits_total_padding_over_all_its_prompts() -> N
 
 @pytest.mark.parametrize("reason", ["opened", "failed together", "awaited", "ended"])
 @pytest.mark.parametrize("place", [0, 1])
-def test_prompt_that_is_opened_awaited_retried_or_ended_shares_no_prefill_forward(reason: str, place: int) -> None:
+def test_started_awaited_retried_or_ended_prompt_shares_no_prefill_forward(reason: str, place: int) -> None:
     candidates = prompts(20, 20)
     special = candidates[place]
     if reason == "opened":

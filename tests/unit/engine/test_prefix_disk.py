@@ -114,7 +114,7 @@ def test_restarted_engine_continues_conversation_from_prefixes_on_disk(engine, t
     assert sink.tokens == Rig(pair(make(), make())).run([asked])[0].tokens
 
 
-def test_prefix_files_of_prompts_with_common_beginning_store_it_once(engine, tmp_path):
+def test_disk_prefixes_of_prompts_with_common_beginning_store_the_beginning_once(engine, tmp_path):
     load, system = on_disk(tmp_path), words(1, 200)
     forks = [request((*system, *words(seed, 100)), autoregressive()) for seed in (2, 3)]
     first = engine(load, prefix_disk_bytes=DISK)

@@ -181,7 +181,7 @@ def test_prefix_whose_copy_fails_is_not_stored():
 
 
 @given(st.lists(TOKENS, max_size=50), st.lists(TOKENS, max_size=50))
-def test_alike_counts_tokens_of_the_common_beginning(a, b):
+def test_common_beginning_of_two_token_texts_is_counted_in_tokens(a, b):
     assert alike(pack_tokens(a), pack_tokens(b)) == common(a, b)
     assert alike(pack_tokens(a), pack_tokens(a + b)) == len(a)
 

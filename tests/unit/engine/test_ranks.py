@@ -144,7 +144,7 @@ def test_loss_of_a_rank_during_prefix_copy_raises_ranks_lost() -> None:
         rig.run([request(PROMPTS[0], autoregressive(), max_tokens=4)])
 
 
-def test_caches_of_all_ranks_roll_back_to_the_shortest_length_agreed() -> None:
+def test_caches_of_all_ranks_roll_back_to_the_shortest_length_of_any_rank() -> None:
     group = Agreeing(join_group().handle, "any", 0, 2)
     object.__setattr__(group, "theirs", [3, 9])
     part = ModelShard(tiny_llama(1), group, PIPELINE, {"recurrent state": 1, "full attention": 1})

@@ -142,7 +142,7 @@ def test_remote_stream_grant_is_renewed_before_it_runs_out(edge, answer):
 
 
 @pytest.mark.parametrize("own", [1, 7])
-def test_edge_stops_proposing_when_verifiers_own_drafts_are_faster(edge, texts, own):
+def test_edge_drafts_only_if_faster_than_the_verifiers_own_drafts(edge, texts, own):
     """A streamed token takes 11 ms / 2, or 17 ms / 8; a proposal of 4 tokens gives about 4 in 15 ms."""
     model = replace(MODEL, drafts=True)
     one = edge(round_trip=0.001, acceptance=0.9, own=own, model=model, limits={"in_flight": 1})

@@ -42,7 +42,7 @@ def test_remote_steps_beat_streaming_only_below_formula_round_trip_time(right):
             assert (found.rates[STEPS] > found.rates[STREAM]) == pays
 
 
-def test_loaded_verifier_is_sent_proposals_without_overlap_or_streamed_from():
+def test_fully_loaded_verifier_is_sent_no_drafts_ahead_of_its_verdicts():
     for load, mode in ((0.5, OVERLAPPED), (1.0, STEPS)):
         assert estimate(times(0.015, load=load), expected(0.9), 4).mode is mode
     assert estimate(times(0.3, load=1.0), expected(0.5), 4).mode is STREAM

@@ -67,7 +67,7 @@ def ids(sequences: Any) -> list[int]:
         pytest.param([CLIENT, peers(2)], {"wave": True}, [1, 2], [], id="no one hurries prompts of a wave"),
     ],
 )
-def test_step_planning_selects_due_sequences_and_those_that_limit_prefill(
+def test_decode_step_includes_the_running_sequences_that_are_due(
     running: list[Any], options: dict[str, Any], members: list[int], hurried: list[int]
 ) -> None:
     held, wave = options.get("held", set()), options.get("wave", False)

@@ -114,7 +114,7 @@ def test_linux_swap_ins_are_reported_in_pages_and_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mount", ["sys/fs/cgroup", "sys/fs/cgroup/unified"])
-def test_control_group_limit_and_use_are_read(tmp_path: Path, mount: str) -> None:
+def test_linux_sample_has_memory_limit_and_use_of_its_control_group(tmp_path: Path, mount: str) -> None:
     own = "system.slice/draftd.service"
     files = {"proc/self/cgroup": f"4:memory:/elsewhere\n0::/{own}\n"} | group(f"{mount}/{own}", "8000", 5000, 1000)
     sample = take_sample(tree(tmp_path, files))

@@ -331,7 +331,7 @@ def test_model_load_failure_logs_its_traceback_only_at_debug_level(
     assert [bool(record.exc_info) for record in caplog.records] == [True] * (level == logging.DEBUG)
 
 
-def test_draft_model_with_different_tokenizer_is_not_offered_and_the_reason_counts_tokens(
+def test_draft_with_different_tokenizer_is_refused_with_count_of_differing_tokens(
     folder: Path, nano_pair: NanoPair
 ) -> None:
     from tests.unit.engine.drafts import change_tokenizer

@@ -96,7 +96,7 @@ def test_ranks_report_records_memory_and_collective_time(nano_pair: NanoPair) ->
         assert rank_1.host == socket.gethostname()
 
 
-def test_idle_group_of_ranks_is_not_lost(nano_pair: NanoPair) -> None:
+def test_idle_rank_group_is_not_reported_as_lost(nano_pair: NanoPair) -> None:
     with group(nano_pair, timeout_seconds=0.5) as ranks:
         ranks.send(1)
         time.sleep(1.5)

@@ -223,27 +223,27 @@ def free_address() -> str:
     return f"127.0.0.1:{port}"
 
 
-def test_wrong_address_of_a_follower_rank_is_named_in_one_line(nano_pair: NanoPair) -> None:
+def test_wrong_address_of_a_follower_rank_gives_one_line_error(nano_pair: NanoPair) -> None:
     leader, follower = errors_with_nodes(nano_pair.draft, free_address(), "192.0.2.7:7492")
     assert leader == "rank 1 on HOST: 192.0.2.7 is not an address of this machine: correct the hostfile"
     assert follower == "192.0.2.7 is not an address of this machine: correct the hostfile"
 
 
-def test_taken_port_of_a_follower_rank_is_named_in_one_line(nano_pair: NanoPair) -> None:
+def test_taken_port_of_a_follower_rank_gives_one_line_error(nano_pair: NanoPair) -> None:
     listener, port = taken_port()
     with listener:
         leader, _ = errors_with_nodes(nano_pair.draft, free_address(), f"127.0.0.1:{port}")
     assert leader == f"rank 1 on HOST: port {port} of 127.0.0.1 is taken by another program"
 
 
-def test_taken_port_of_rank_0_is_named_in_one_line(nano_pair: NanoPair) -> None:
+def test_taken_port_of_rank_0_gives_one_line_error(nano_pair: NanoPair) -> None:
     listener, port = taken_port()
     with listener:
         leader, _ = errors_with_nodes(nano_pair.draft, f"127.0.0.1:{port}", free_address())
     assert leader == f"rank 0: port {port} of 127.0.0.1 is taken by another program"
 
 
-def test_unreachable_neighbour_rank_is_named_in_one_line(nano_pair: NanoPair) -> None:
+def test_unreachable_neighbour_rank_gives_one_line_error(nano_pair: NanoPair) -> None:
     """The launcher's hostfiles differ: rank 1 reaches rank 0, but listens at another address than rank 0 expects."""
     first, second = free_address(), free_address()
     formation = Begun(nano_pair.draft, replace(plan_by_hand("127.0.0.1", "127.0.0.1"), nodes=((first,), (second,))))
@@ -254,7 +254,7 @@ def test_unreachable_neighbour_rank_is_named_in_one_line(nano_pair: NanoPair) ->
     formation.close()
 
 
-def test_taken_control_port_is_named_in_one_line() -> None:
+def test_taken_control_port_gives_one_line_config_error() -> None:
     listener, port = taken_port()
     with listener, pytest.raises(ConfigError) as caught:
         listen_for_followers(replace(plan_by_hand("127.0.0.1"), port=port))
@@ -263,12 +263,12 @@ def test_taken_control_port_is_named_in_one_line() -> None:
     )
 
 
-def test_wrong_address_of_rank_0_is_named_in_one_line() -> None:
+def test_wrong_address_of_rank_0_gives_one_line_config_error() -> None:
     with pytest.raises(ConfigError, match=r"hosts\[0\].ips\[0\]: got '192.0.2.7'; allowed: an address of this machine"):
         listen_for_followers(replace(plan_by_hand("127.0.0.1"), address="192.0.2.7"))
 
 
-def test_unreachable_rank_0_is_named_in_one_line(nano_pair: NanoPair) -> None:
+def test_unreachable_rank_0_gives_one_line_error_with_its_address(nano_pair: NanoPair) -> None:
     formation = Begun(nano_pair.draft)
     formation.listener.close()
     with pytest.raises(DraftdError, match=rf"rank 0 cannot be reached at {formation.address}: Connection refused"):

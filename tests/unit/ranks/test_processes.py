@@ -104,7 +104,7 @@ def test_ssh_command_passes_every_argument_unchanged_to_remote_host(tmp_path: Pa
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="ssh is not installed")
-def test_rank_host_that_ssh_cannot_reach_is_named_in_one_line() -> None:
+def test_rank_host_unreachable_over_ssh_is_named_in_followers_exit_message() -> None:
     hosts = tuple(Host(ssh=name, ips=["127.0.0.1"]) for name in ("127.0.0.1", "nobody@127.0.0.1"))
     plan = replace(local_plan(), hosts=hosts, start=Start.SSH)
     followers = Followers(Settings(), plan, {**os.environ, "HOME": "/nonexistent"}, "g1", out=lambda line: None)
