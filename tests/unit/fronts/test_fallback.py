@@ -15,7 +15,7 @@ from draftd.journal import Subject, Transition
 from tests.fake_fallback import LADDER, LEASE, NOW, fallback_state
 
 
-def test_the_state_is_told_in_full() -> None:
+def test_grpc_fallback_reply_carries_every_part_of_the_fallback_state() -> None:
     state = fallback_state(
         position=2,
         signal=Signal(Cause.ACCEPTANCE_FLOOR, FallbackLevel.SHORT_BLOCK, "31 %"),
@@ -48,21 +48,21 @@ def test_the_state_is_told_in_full() -> None:
     assert response.state_file == "/state/50551.json"
 
 
-def test_no_hold_and_a_hold_without_an_end_are_two_things() -> None:
+def test_fallback_reply_tells_no_hold_from_a_hold_without_end() -> None:
     assert not reply.fallback(fallback_state()).HasField("hold")
     response = reply.fallback(fallback_state(hold=Hold(0)))
     assert response.HasField("hold")
     assert not response.hold.HasField("until")
 
 
-def test_a_transition_is_told_with_its_evidence() -> None:
+def test_transition_reply_carries_cause_evidence_number_and_time() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     response = reply.transition(Transition(at, Subject.LEVEL, "full", "short_block 3", "drift", "0.52", 9))
     assert (response.subject, response.previous, response.current) == ("level", "full", "short_block 3")
     assert (response.cause, response.evidence, response.number, response.at.ToDatetime(UTC)) == ("drift", "0.52", 9, at)
 
 
-def test_a_probe_that_measured_nothing_says_so() -> None:
+def test_failed_probe_reply_leaves_acceptance_and_speedup_unset() -> None:
     response = reply.probe_result(ProbeReport(LADDER[0], ProbeVerdict.FAILED, "the engine stopped", seconds=1.5))
     assert (response.verdict, response.reason, response.took.ToMilliseconds()) == ("failed", "the engine stopped", 1500)
     assert not response.HasField("acceptance")
@@ -72,13 +72,13 @@ def test_a_probe_that_measured_nothing_says_so() -> None:
     assert response.HasField("acceptance")
 
 
-def test_canaries_that_never_ran_have_no_scores() -> None:
+def test_canary_reply_without_outcomes_leaves_both_scores_unset() -> None:
     response = reply.canaries(CanaryReport(ProbeVerdict.FAILED, "the engine is busy"))
     assert not response.HasField("score_autoregressive")
     assert not response.HasField("score_speculative")
 
 
-def test_canaries_tell_scores_complaints_and_where_texts_part() -> None:
+def test_canary_reply_carries_scores_complaints_and_divergence_positions() -> None:
     outcomes = (
         CanaryOutcome("json-1", True, True),
         CanaryOutcome("json-2", True, False, Divergence(0, None), "not JSON"),

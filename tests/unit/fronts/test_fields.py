@@ -41,11 +41,11 @@ def request(**fields: Any) -> pb.GenerateRequest:
     return pb.GenerateRequest(**({"prompt": "hello"} | fields))
 
 
-def test_unset_fields_are_left_to_the_service() -> None:
+def test_grpc_request_with_only_a_prompt_parses_to_request_defaults() -> None:
     assert request_of(request()) == Request(RawText("hello"))
 
 
-def test_every_set_field_reaches_the_service_request() -> None:
+def test_every_set_grpc_field_reaches_the_service_request() -> None:
     sampling = pb.SamplingParams(temperature=0.8, top_p=0.9, top_k=40, min_p=0.05, seed=2**64 - 1)
     sampling.logit_bias.update({9: -0.3, 4: 100})
     sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty = 1.1, -0.7, 0.2
@@ -95,7 +95,7 @@ def test_every_set_field_reaches_the_service_request() -> None:
     )
 
 
-def test_an_answers_places_and_its_choice_are_told() -> None:
+def test_grpc_answer_carries_choice_index_logprobs_and_stop_token_id() -> None:
     logprobs = (TokenLogprobs(-0.25, ((7, -0.25), (9, -2.0))), TokenLogprobs(-3.0))
     chunk = message_of(Chunk(Emission((7, 8), (True, False), logprobs), ("a", "b"), choice=2)).chunk
     assert chunk.choice == 2
@@ -115,7 +115,7 @@ def test_an_answers_places_and_its_choice_are_told() -> None:
         assert (finished.stop_token_id if finished.HasField("stop_token_id") else None) == stop_id
 
 
-def test_which_way_an_answer_went_and_its_worth_are_told() -> None:
+def test_answers_carry_strategy_quality_cost_and_remote_statistics() -> None:
     routed = request(strategy=pb.STRATEGY_AUTO, quality=pb.QUALITY_CLASS_DRAFT, max_seconds=2, max_cost=0.5)
     wish = request_of(routed).wish
     assert (wish.strategy, wish.quality, wish.max_seconds, wish.max_cost) == (Strategy.AUTO, QualityClass.DRAFT, 2, 0.5)
@@ -149,14 +149,14 @@ def test_which_way_an_answer_went_and_its_worth_are_told() -> None:
             DraftdFields(**{field: value}).wish()
 
 
-def test_zeros_that_are_set_are_not_left_out() -> None:
+def test_explicit_zero_grpc_fields_are_not_taken_for_unset() -> None:
     sampling = pb.SamplingParams(temperature=0, top_p=0, top_k=0, min_p=0, seed=0)
     parsed = request_of(request(max_tokens=0, max_draft_tokens=0, sampling=sampling))
     assert (parsed.max_tokens, parsed.wish.max_draft_tokens) == (0, 0)
     assert parsed.sampling == SamplingParams(0.0, 0.0, 0, 0.0, 0)
 
 
-def test_sampling_at_the_edge_of_float32_arrives() -> None:
+def test_sampling_values_too_small_for_float32_stay_nonzero_on_the_wire() -> None:
     """A tiny value above 0 stays above 0, since 0 would be refused; greedy requests need no seed."""
     for name in ("top_p", "repetition_penalty"):
         assert 0 < getattr(sampling_of(sampling_message(SamplingParams(**{name: 1e-46}))), name) < 1e-37
@@ -166,14 +166,14 @@ def test_sampling_at_the_edge_of_float32_arrives() -> None:
     assert sampling_of(sampling_message(SamplingParams(-1.0))).temperature == -1.0
 
 
-def test_chat_and_token_inputs_become_the_requests_prompt() -> None:
+def test_grpc_chat_and_token_inputs_become_the_request_prompt() -> None:
     messages = [pb.ChatMessage(role="system"), pb.ChatMessage(role="user", content="hi")]
     chat = request_of(pb.GenerateRequest(chat=pb.ChatInput(messages=messages)))
     assert chat.prompt == Chat((Message("system", ""), Message("user", "hi")))
     assert request_of(pb.GenerateRequest(tokens=pb.TokenInput(ids=[0, 49]))).prompt == TokenIds((0, 49))
 
 
-def test_a_chat_arrives_with_tools_and_calls() -> None:
+def test_grpc_chat_input_keeps_tools_calls_parts_and_tool_choice() -> None:
     call = pb.ToolCall(id="c1", name="clock", arguments="{}")
     messages = [
         pb.ChatMessage(role="user", content="a", parts=[pb.ContentPart(text="b"), pb.ContentPart(text="c")]),
@@ -223,14 +223,16 @@ def chatting(**fields: Any) -> pb.GenerateRequest:
         (request(mode=77, workload=-1), "mode", "DECODE_MODE_AUTO"),
     ],
 )
-def test_meaningless_field_becomes_the_requests_problem(given: pb.GenerateRequest, field: str, allowed: str) -> None:
+def test_invalid_grpc_field_is_recorded_as_the_request_problem(
+    given: pb.GenerateRequest, field: str, allowed: str
+) -> None:
     problem = request_of(given).problem
     assert problem is not None
     assert problem.field == field
     assert allowed in problem.allowed
 
 
-def test_every_drafter_and_depth_mode_can_be_asked_for() -> None:
+def test_grpc_request_accepts_any_drafter_label_and_every_depth_mode() -> None:
     assert request_of(request(drafter="eagle")).wish.drafter == "eagle"  # the service knows the labels
     for number, mode in DEPTH_MODES.items():
         assert request_of(request(depth_mode=number)).wish.depth_mode is mode
@@ -239,7 +241,7 @@ def test_every_drafter_and_depth_mode_can_be_asked_for() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_whatever_parses_becomes_a_request(data: bytes) -> None:
+def test_any_parseable_generate_message_converts_without_an_exception(data: bytes) -> None:
     message = pb.GenerateRequest()
     try:
         message.ParseFromString(data)
@@ -249,12 +251,12 @@ def test_whatever_parses_becomes_a_request(data: bytes) -> None:
 
 
 @given(st.floats(0, 100, width=32))
-def test_a_float32_arrives_as_it_was_written(value: float) -> None:
+def test_float32_temperature_arrives_with_the_value_sent(value: float) -> None:
     sampling = request_of(request(sampling=pb.SamplingParams(temperature=value))).sampling
     assert sampling.temperature == pytest.approx(value, rel=1e-6)
 
 
-def test_a_workload_that_is_none_is_refused() -> None:
+def test_unknown_workload_number_is_refused() -> None:
     names = pb.WorkloadClass.keys()
     assert member(WORKLOADS, pb.WORKLOAD_CLASS_CODE, "workload", names) is WorkloadClass.CODE
     assert set(WORKLOADS.values()) == set(WorkloadClass)
@@ -263,7 +265,7 @@ def test_a_workload_that_is_none_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "FULL", "short block", "short_block 3", "off", "LEVEL_FULL", "3"])
-def test_a_name_that_is_no_levels_is_refused(name: str) -> None:
+def test_unknown_ladder_level_name_is_refused_with_the_allowed_names(name: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         member(LEVELS, name, "level", LEVELS)
     allowed = "full, short_block, light_draft, autoregressive, speculative, streaming, local"
@@ -277,13 +279,13 @@ def test_a_name_that_is_no_levels_is_refused(name: str) -> None:
     [Duration(), Duration(seconds=-1), Duration(seconds=1, nanos=-1_000_000_001), Duration(seconds=2_592_000, nanos=1),
      Duration(seconds=2**63 - 1), Duration(seconds=-(2**63)), Duration(nanos=-1)],
 )  # fmt: skip
-def test_a_hold_that_cannot_last_so_long_is_refused(given: Duration) -> None:
+def test_hold_duration_not_above_zero_or_over_thirty_days_is_refused(given: Duration) -> None:
     with pytest.raises(InvalidRequest) as refused:
         hold_seconds(given)
     assert refused.value.field == "expires_in"
     assert "at most 2592000 s" in refused.value.message
 
 
-def test_a_hold_may_last_up_to_thirty_days() -> None:
+def test_hold_duration_may_be_a_millisecond_to_thirty_days() -> None:
     assert hold_seconds(Duration(nanos=1_000_000)) == 0.001
     assert hold_seconds(Duration(seconds=2_592_000)) == 2_592_000

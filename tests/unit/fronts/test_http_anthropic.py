@@ -61,7 +61,7 @@ async def test_anthropic_client_calls_a_tool_and_sends_its_result(front: Fronted
     assert front.asked.stop == ("!",)
 
 
-async def test_a_stream_adds_up_to_its_message(front: Fronted, client: AsyncAnthropic) -> None:
+async def test_anthropic_stream_assembles_thinking_text_and_tool_call(front: Fronted, client: AsyncAnthropic) -> None:
     front.will_say(Says([*thought("hm"), *said("See:"), *call(0, "weather", OSLO)]))
     async with client.messages.stream(model="scripted", max_tokens=50, messages=[ASKED], tools=[TOOL]) as stream:
         kinds = [event.type async for event in stream]
@@ -74,7 +74,9 @@ async def test_a_stream_adds_up_to_its_message(front: Fronted, client: AsyncAnth
     assert (done.stop_reason, done.usage.output_tokens) == ("tool_use", 5)
 
 
-async def test_errors_have_the_shape_of_anthropics_protocol(front: Fronted, client: AsyncAnthropic) -> None:
+async def test_anthropic_client_raises_typed_errors_with_the_server_message(
+    front: Fronted, client: AsyncAnthropic
+) -> None:
     picture: Any = {"role": "user", "content": [{"type": "image", "source": {}}]}
     with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\].type: got 'image'"):
         await client.messages.create(model="scripted", max_tokens=5, messages=[picture])
@@ -86,7 +88,7 @@ async def test_errors_have_the_shape_of_anthropics_protocol(front: Fronted, clie
             await stream.get_final_message()
 
 
-async def test_thread_is_refused_so_that_the_client_sends_the_whole_conversation(client: AsyncAnthropic) -> None:
+async def test_anthropic_thread_field_is_refused_with_thread_unsupported_code(client: AsyncAnthropic) -> None:
     thread = {"type": "create"}
     with pytest.raises(anthropic.BadRequestError, match="thread: got .*allowed: null") as refused:
         await client.messages.create(model="", messages=[ASKED], max_tokens=8, extra_body={"thread": thread})
@@ -94,7 +96,7 @@ async def test_thread_is_refused_so_that_the_client_sends_the_whole_conversation
     assert body["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
-async def test_result_of_an_unknown_call_is_refused_by_the_name_of_its_field(
+async def test_unknown_tool_use_id_is_refused_by_its_anthropic_field_path(
     front: Fronted, client: AsyncAnthropic
 ) -> None:
     front.will_say(Says(error=InvalidRequest("chat.messages[0].tool_call_id", "call_1", "the id of an earlier call")))
@@ -103,7 +105,7 @@ async def test_result_of_an_unknown_call_is_refused_by_the_name_of_its_field(
         await client.messages.create(model="", messages=[{"role": "user", "content": [result]}], max_tokens=8)
 
 
-async def test_a_last_message_of_the_assistant_is_continued(front: Fronted, client: AsyncAnthropic) -> None:
+async def test_anthropic_trailing_assistant_message_is_continued(front: Fronted, client: AsyncAnthropic) -> None:
     async def prompt(content: Any) -> Chat:
         front.will_say(Says(said("cold.")))
         last: Any = {"role": "assistant", "content": content}
@@ -129,7 +131,7 @@ async def test_a_last_message_of_the_assistant_is_continued(front: Fronted, clie
         )
 
 
-async def test_tokens_are_counted_and_models_listed(front: Fronted, client: AsyncAnthropic) -> None:
+async def test_anthropic_client_counts_tokens_and_lists_models(front: Fronted, client: AsyncAnthropic) -> None:
     counted = await client.messages.count_tokens(model="scripted", messages=[ASKED])
     assert counted.input_tokens == 7
     assert [one.id async for one in await client.models.list()] == ["org/scripted", "scripted"]

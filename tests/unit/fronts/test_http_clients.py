@@ -50,7 +50,7 @@ def chat(request: Request) -> Chat:
     return request.prompt
 
 
-async def test_requests_of_open_webui_are_understood(front: Fronted) -> None:
+async def test_open_webui_requests_reach_the_service_with_their_fields(front: Fronted) -> None:
     body = {
         "stream": True,
         "model": "scripted",
@@ -107,7 +107,7 @@ async def test_requests_of_open_webui_are_understood(front: Fronted) -> None:
     assert front.asked.max_tokens == 1000
 
 
-async def test_requests_of_continue_are_understood(front: Fronted) -> None:
+async def test_continue_editor_requests_reach_the_service_with_their_fields(front: Fronted) -> None:
     body = {
         "messages": [
             {"role": "user", "content": "Read a"},
@@ -136,7 +136,7 @@ async def test_requests_of_continue_are_understood(front: Fronted) -> None:
     assert "".join(one["text"] for event in events for one in event["choices"]) == "Done."
 
 
-async def test_requests_of_zed_are_understood(front: Fronted) -> None:
+async def test_zed_editor_requests_reach_the_service_with_their_fields(front: Fronted) -> None:
     body = {
         "model": "scripted",
         "messages": [
@@ -160,7 +160,7 @@ async def test_requests_of_zed_are_understood(front: Fronted) -> None:
     assert (front.asked.max_tokens, front.asked.stop, chat(front.asked).tool_choice) == (500, (), ToolMode.AUTO)
 
 
-async def test_requests_of_aider_are_understood(front: Fronted) -> None:
+async def test_aider_requests_reach_the_service_with_their_fields(front: Fronted) -> None:
     body = {
         "model": "scripted",
         "messages": [
@@ -217,7 +217,7 @@ CODEX: dict[str, Any] = {
 }
 
 
-async def test_codex_is_understood_and_answered() -> None:
+async def test_codex_responses_request_is_parsed_and_gets_custom_tool_calls() -> None:
     patch = json.dumps({"input": "*** Begin Patch"})
     async with fronted(Says([*said("Ok."), *call(0, "apply_patch", patch), *call(1, "look", "{}")])) as front:
         events = await post(front, "/v1/responses", CODEX)
@@ -240,7 +240,7 @@ async def test_codex_is_understood_and_answered() -> None:
     assert len(front.server._store) == 0, "store: false"
 
 
-async def test_requests_of_claude_code_are_understood(front: Fronted) -> None:
+async def test_claude_code_requests_reach_the_service_with_their_fields(front: Fronted) -> None:
     cached = {"cache_control": {"type": "ephemeral"}}
     body = {
         "model": "scripted",
@@ -295,7 +295,7 @@ async def test_requests_of_claude_code_are_understood(front: Fronted) -> None:
     assert events[-1]["type"] == "message_stop"
 
 
-async def test_every_field_of_sampling_arrives(front: Fronted) -> None:
+async def test_chat_completion_sampling_and_extension_fields_reach_the_service(front: Fronted) -> None:
     body = {
         "model": "org/scripted",
         "messages": [{"role": "user", "content": "x", "name": "ann"}],
@@ -348,7 +348,7 @@ async def test_every_field_of_sampling_arrives(front: Fronted) -> None:
         ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 8}),
     ],
 )
-async def test_a_seed_of_minus_one_is_a_random_one(path: str, body: dict[str, Any]) -> None:
+async def test_http_seed_of_minus_one_means_a_random_seed(path: str, body: dict[str, Any]) -> None:
     async with fronted(*(Says(said("-")) for _ in range(3))) as front:
         found = []
         for seed in (-1, -2, 2**64 - 1):

@@ -160,7 +160,7 @@ async def refusal(session: aiohttp.ClientSession, front: Fronted, path: str, bod
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.path)
-def test_each_field_of_a_clients_package_is_served_refused_or_a_hint(protocol: Protocol) -> None:
+def test_every_field_of_client_packages_is_served_refused_or_listed_as_hint(protocol: Protocol) -> None:
     fields_served = set(protocol.body.model_fields)
     assert set(protocol.refused) <= fields_served
     assert not set(protocol.hints) & set(protocol.refused)
@@ -169,7 +169,7 @@ def test_each_field_of_a_clients_package_is_served_refused_or_a_hint(protocol: P
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.path)
-async def test_unserved_demands_are_refused_by_name_and_hints_ignored(
+async def test_http_refuses_unserved_fields_by_name_and_ignores_hint_fields(
     session: aiohttp.ClientSession, front: Fronted, protocol: Protocol
 ) -> None:
     for name, value in protocol.refused.items():
@@ -180,7 +180,7 @@ async def test_unserved_demands_are_refused_by_name_and_hints_ignored(
 
 
 @pytest.mark.parametrize("name", OTHERS)
-async def test_a_field_of_another_server_is_refused_unless_it_is_off(
+async def test_other_servers_field_is_refused_by_name_unless_set_to_its_off_value(
     session: aiohttp.ClientSession, front: Fronted, name: str
 ) -> None:
     demands, off = OTHERS[name]
@@ -190,7 +190,7 @@ async def test_a_field_of_another_server_is_refused_unless_it_is_off(
         assert await refusal(session, front, protocol.path, {**protocol.question, name: off}) == ""
 
 
-async def test_fields_of_completions_alone_are_refused_elsewhere(
+async def test_http_refuses_echo_in_chat_and_special_token_switch_in_completions(
     session: aiohttp.ClientSession, front: Fronted
 ) -> None:
     assert await refusal(session, front, CHAT, {"messages": [USER], "echo": True}) == "echo"

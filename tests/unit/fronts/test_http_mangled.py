@@ -99,7 +99,7 @@ def is_place(name: str, body: Any) -> bool:
 
 
 @pytest.mark.timeout(60)
-async def test_two_thousand_spoilt_requests_are_refused_by_name_or_answered() -> None:
+async def test_mutated_http_requests_are_answered_or_refused_naming_the_field() -> None:
     faults: list[str] = []
     statuses: Counter[int] = Counter()
     async with fronted(max_message_bytes=64 * 1024) as front, aiohttp.ClientSession() as session:

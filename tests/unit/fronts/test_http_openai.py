@@ -76,7 +76,7 @@ async def test_openai_client_calls_tools_and_sends_their_results(front: Fronted,
     )
 
 
-async def test_a_streamed_call_adds_up(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_openai_chat_stream_assembles_text_reasoning_and_tool_call(front: Fronted, client: AsyncOpenAI) -> None:
     front.will_say(Says([*thought("hm"), *said("Let me see."), *call(0, "weather", OSLO)]))
     async with client.chat.completions.stream(
         model="scripted", messages=[ASKED], tools=[TOOL], stream_options={"include_usage": True}
@@ -103,7 +103,9 @@ async def test_a_streamed_call_adds_up(front: Fronted, client: AsyncOpenAI) -> N
         ({"type": "function", "function": {"name": "weather"}}, "weather"),
     ],
 )
-async def test_a_tool_can_be_demanded(front: Fronted, client: AsyncOpenAI, given: Any, understood: object) -> None:
+async def test_openai_tool_choice_reaches_the_service(
+    front: Fronted, client: AsyncOpenAI, given: Any, understood: object
+) -> None:
     front.will_say(Says(said("-")))
     await client.chat.completions.create(
         model="scripted", messages=[ASKED], tools=[TOOL], tool_choice=given, parallel_tool_calls=False
@@ -130,7 +132,7 @@ async def test_openai_client_parses_structured_output(front: Fronted, client: As
     assert front.asked.response_format.source == "a+"
 
 
-async def test_log_probabilities_come_with_their_tokens(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_openai_endpoints_return_logprobs_with_token_texts(front: Fronted, client: AsyncOpenAI) -> None:
     logprobs = [TokenLogprobs(-0.5, ((104, -0.5), (255, float("-inf")))), TokenLogprobs(-1.0)]
     front.will_say(*(Says(text=["hi"], logprobs=logprobs) for _ in range(4)))
     done = await client.chat.completions.create(model="scripted", messages=[ASKED], logprobs=True, top_logprobs=2)
@@ -160,7 +162,7 @@ async def test_log_probabilities_come_with_their_tokens(front: Fronted, client: 
     assert [one.token for one in part.logprobs or []] == ["h", "i"]  # type: ignore[union-attr]
 
 
-async def test_choices_of_one_request_keep_their_index(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_openai_choices_keep_their_index_whole_and_streamed(front: Fronted, client: AsyncOpenAI) -> None:
     front.service.together = True
     front.will_say(Says(said("a")), Says(said("b"), choice=1, reason=FinishReason.LENGTH))
     done = await client.chat.completions.create(model="scripted", messages=[ASKED], n=2)
@@ -177,7 +179,7 @@ async def test_choices_of_one_request_keep_their_index(front: Fronted, client: A
     assert [one.index for one in pieces if one.finish_reason] == [0, 1]
 
 
-async def test_responses_go_on_from_what_is_stored(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_responses_api_continues_from_a_stored_response(front: Fronted, client: AsyncOpenAI) -> None:
     tool: Any = {"type": "function", "name": "weather", "parameters": WEATHER, "strict": False}
     front.will_say(Says([*thought("hm"), *call(0, "weather", OSLO)]), Says(said("Cold.")), Says(said("-")))
     first = await client.responses.create(model="scripted", input="Oslo?", instructions="Be brief.", tools=[tool])
@@ -206,7 +208,7 @@ BEGUN: Any = [ASKED, {"role": "assistant", "content": "It is "}]
 GOES_ON = {"continue_final_message": True}
 
 
-async def test_a_last_message_is_continued_on_request(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_continue_final_message_continues_the_assistant_message(front: Fronted, client: AsyncOpenAI) -> None:
     for more in (GOES_ON, GOES_ON | {"add_generation_prompt": False}):
         front.will_say(Says(said("cold.")), Says(said("cold.")))
         told = await client.chat.completions.create(model="scripted", messages=BEGUN, extra_body=more)
@@ -222,7 +224,7 @@ async def test_a_last_message_is_continued_on_request(front: Fronted, client: As
     assert not chat_of(front).continues
 
 
-async def test_a_message_is_continued_or_begun(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_contradictory_continuation_flags_are_refused_by_name(front: Fronted, client: AsyncOpenAI) -> None:
     for wrong, param in (
         (GOES_ON | {"add_generation_prompt": True}, "continue_final_message"),
         ({"add_generation_prompt": False}, "add_generation_prompt"),
@@ -234,7 +236,7 @@ async def test_a_message_is_continued_or_begun(front: Fronted, client: AsyncOpen
         assert chat.value.param == response.value.param == param
 
 
-async def test_stream_of_a_response_has_its_events_in_order(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_responses_stream_sends_its_events_in_protocol_order(front: Fronted, client: AsyncOpenAI) -> None:
     front.will_say(Says([*thought("hm"), *said("See:"), *call(0, "weather", OSLO)]))
     stream = await client.responses.create(model="scripted", input="Oslo?", stream=True)
     events = [event async for event in stream]
@@ -266,7 +268,7 @@ async def test_stream_of_a_response_has_its_events_in_order(front: Fronted, clie
     assert (done.usage.input_tokens, done.usage.output_tokens_details.reasoning_tokens) == (10, 1)
 
 
-async def test_an_answer_that_fails_halfway_is_no_whole_one(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_engine_failure_mid_answer_reaches_openai_client_as_an_error(front: Fronted, client: AsyncOpenAI) -> None:
     front.will_say(*(Says(text=["half"], error=EngineFailure("it broke")) for _ in range(3)))
     stream = await client.chat.completions.create(model="scripted", messages=[ASKED], stream=True)
     with pytest.raises(openai.APIError, match="it broke"):
@@ -277,7 +279,7 @@ async def test_an_answer_that_fails_halfway_is_no_whole_one(front: Fronted, clie
         await client.chat.completions.create(model="scripted", messages=[ASKED])
 
 
-async def test_langchain_calls_tools_streams_and_parses(front: Fronted) -> None:
+async def test_langchain_client_calls_tools_streams_and_parses_structured_output(front: Fronted) -> None:
     llm = ChatOpenAI(model="scripted", base_url=f"{front.url}/v1", api_key="none", max_retries=0)  # type: ignore[arg-type]
     front.will_say(Says(call(0, "weather", OSLO)), Says(text=["a", "b"]), Says(said('{"name": "Ann", "age": 30}')))
     called = await llm.bind_tools([TOOL]).ainvoke("Oslo?")

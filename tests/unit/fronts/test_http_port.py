@@ -28,14 +28,14 @@ def free() -> int:
         return int(server.getsockname()[1])
 
 
-def test_http_is_on_the_usual_port_unless_that_is_off_or_beyond_loopback() -> None:
+def test_http_port_defaults_to_8080_unless_off_or_grpc_port_is_zero() -> None:
     assert ServerSettings().http == 8080
     assert ServerSettings(port=0).http is None
     assert ServerSettings(http_port="off").http is None
     assert ServerSettings(http_port=9).http == 9
 
 
-def test_http_is_served_unasked_and_says_to_a_browser_what_it_is(tmp_path: Path, port: int) -> None:
+def test_http_root_page_names_the_server_on_the_default_port(tmp_path: Path, port: int) -> None:
     with serving(tmp_path, lambda: scripted_models(0.7), server={"port": free()}) as served:
         assert served.daemon.http_port == port
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -46,7 +46,7 @@ def test_http_is_served_unasked_and_says_to_a_browser_what_it_is(tmp_path: Path,
         connection.close()
 
 
-def test_grpc_serves_alone_where_the_usual_port_is_taken(
+def test_daemon_serves_grpc_only_if_the_default_http_port_is_taken(
     tmp_path: Path, port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -58,7 +58,7 @@ def test_grpc_serves_alone_where_the_usual_port_is_taken(
     assert f"HTTP is not served: port {port} is taken by another program" in caplog.text
 
 
-def test_no_http_is_served_where_it_is_off(tmp_path: Path, port: int) -> None:
+def test_daemon_opens_no_http_port_if_http_port_is_off(tmp_path: Path, port: int) -> None:
     with serving(tmp_path, lambda: scripted_models(0.7), server={"port": free(), "http_port": "off"}) as served:
         assert served.daemon.http_port == 0
         with pytest.raises(ConnectionRefusedError):

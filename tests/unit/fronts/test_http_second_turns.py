@@ -46,7 +46,7 @@ def chat_of(front: Fronted) -> Chat:
     return front.asked.prompt
 
 
-async def test_items_that_are_stored_can_be_referred_to_listed_and_counted(
+async def test_responses_api_resolves_lists_and_counts_stored_input_items(
     session: aiohttp.ClientSession, front: Fronted
 ) -> None:
     front.will_say(Says([*thought("hm"), *call(0, "weather", '{"city": "Oslo"}')]))
@@ -112,7 +112,7 @@ def _with_result(path: str, part: dict[str, Any]) -> dict[str, Any]:
         (MESSAGES, {"type": "tool_reference", "tool_name": "a"}),
     ],
 )
-async def test_unshowable_part_is_named_in_tool_results_and_refused_from_users(
+async def test_non_text_part_is_named_in_tool_results_and_refused_in_user_messages(
     session: aiohttp.ClientSession, front: Fronted, path: str, part: dict[str, Any]
 ) -> None:
     await asked(session, front, path, _with_result(path, part))
@@ -123,7 +123,7 @@ async def test_unshowable_part_is_named_in_tool_results_and_refused_from_users(
     assert (await asked(session, front, path, body))["status"] == 400
 
 
-async def test_a_call_that_was_cut_or_malformed_can_be_sent_back(
+async def test_tool_call_with_truncated_json_arguments_can_be_sent_back(
     session: aiohttp.ClientSession, front: Fronted
 ) -> None:
     whole = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"a": 1'}}
@@ -148,7 +148,7 @@ ALLOWED = {"mode": "required", "tools": [{"type": "function", "function": {"name
         ({"type": "function", "name": "look"}, "look", ["look", "mcp.server.read"]),
     ],
 )
-async def test_a_choice_of_tools_is_read_in_every_form(
+async def test_tool_choice_is_accepted_in_every_protocol_form(
     session: aiohttp.ClientSession, front: Fronted, given: object, choice: object, offered: list[str]
 ) -> None:
     hosted = [{"type": "web_search"}, {"type": "code_execution_20250825", "name": "code"}]
@@ -167,14 +167,14 @@ async def test_a_choice_of_tools_is_read_in_every_form(
         "some",
     ],
 )
-async def test_a_choice_that_cannot_be_met_is_refused(
+async def test_unsatisfiable_tool_choice_is_refused_naming_tool_choice(
     session: aiohttp.ClientSession, front: Fronted, given: object
 ) -> None:
     refused = await asked(session, front, CHAT, {"messages": [USER], "tools": [TOOL], "tool_choice": given})
     assert (refused["status"], refused["param"]) == (400, "tool_choice")
 
 
-async def test_an_allowed_tool_that_is_none_is_refused_by_its_name(
+async def test_undeclared_tool_in_allowed_tools_is_refused_by_its_name(
     session: aiohttp.ClientSession, front: Fronted
 ) -> None:
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "look"}, {"type": "function", "name": "run"}]}
@@ -185,7 +185,9 @@ async def test_an_allowed_tool_that_is_none_is_refused_by_its_name(
         assert "got 'run'; allowed: look" in refused["message"]
 
 
-async def test_hosted_tools_of_every_protocol_are_left_out(session: aiohttp.ClientSession, front: Fronted) -> None:
+async def test_responses_and_messages_requests_drop_hosted_tools(
+    session: aiohttp.ClientSession, front: Fronted
+) -> None:
     own = {"type": "function", "name": "look", "parameters": {"type": "object"}}
     hosted = [{"type": kind} for kind in ("web_search_2025_08_26", "mcp", "local_shell", "computer_use_preview")]
     await asked(session, front, RESPONSES, {"input": "a", "tools": [*hosted, own]})
@@ -196,7 +198,9 @@ async def test_hosted_tools_of_every_protocol_are_left_out(session: aiohttp.Clie
     assert [tool.name for tool in chat_of(front).tools] == ["look"]
 
 
-async def test_values_other_servers_accept_are_accepted(session: aiohttp.ClientSession, front: Fronted) -> None:
+async def test_http_accepts_max_tokens_minus_one_and_truncates_a_long_user(
+    session: aiohttp.ClientSession, front: Fronted
+) -> None:
     body = {"messages": [USER], "user": "é" * 100, "max_tokens": -1, "top_p": 0, "stop": ""}
     await asked(session, front, CHAT, body)
     assert front.asked.caller == "é" * 64
@@ -206,7 +210,7 @@ async def test_values_other_servers_accept_are_accepted(session: aiohttp.ClientS
         assert front.asked.max_tokens == 2**31 - 1, path
 
 
-async def test_half_a_character_becomes_the_replacement_character(
+async def test_lone_surrogate_in_a_message_becomes_the_replacement_character(
     session: aiohttp.ClientSession, front: Fronted
 ) -> None:
     front.will_say(Says(said("ok")))
@@ -237,7 +241,7 @@ OPENAI = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
         (CHAT, {"response_format": {"type": "text"}, "guided_json": SCHEMA}, JSON_SCHEMA),
     ],
 )
-async def test_a_format_under_any_name_is_served(
+async def test_response_format_is_accepted_under_every_field_name(
     session: aiohttp.ClientSession, front: Fronted, path: str, given: dict[str, Any], expected: ResponseFormat
 ) -> None:
     question: dict[str, Any] = {"input": "a"} if path == RESPONSES else {"messages": [USER], "max_tokens": 9}
@@ -258,7 +262,7 @@ async def test_a_format_under_any_name_is_served(
         (MESSAGES, {"output_format": {"type": "xml"}}, "output_format.type"),
     ],
 )
-async def test_two_formats_or_one_that_is_none_are_refused(
+async def test_conflicting_or_invalid_response_formats_are_refused_by_field(
     session: aiohttp.ClientSession, front: Fronted, path: str, given: dict[str, Any], field: str
 ) -> None:
     question: dict[str, Any] = {"input": "a"} if path == RESPONSES else {"messages": [USER], "max_tokens": 9}
@@ -268,7 +272,7 @@ async def test_two_formats_or_one_that_is_none_are_refused(
 
 
 @pytest.mark.parametrize("field", UnservedFields.model_fields)
-async def test_unserved_field_that_changes_the_text_is_refused_by_name(
+async def test_http_field_that_would_change_the_text_is_refused_if_unserved(
     session: aiohttp.ClientSession, front: Fronted, field: str
 ) -> None:
     body: dict[str, Any] = {"messages": [USER], "max_tokens": 9}
@@ -280,14 +284,14 @@ async def test_unserved_field_that_changes_the_text_is_refused_by_name(
 
 
 @pytest.mark.parametrize("header", [f"bearer {TOKEN}", f"BEARER   {TOKEN}", f"Bearer {TOKEN} "])
-async def test_a_token_is_taken_however_its_scheme_is_written(session: aiohttp.ClientSession, header: str) -> None:
+async def test_bearer_scheme_matches_in_any_case_and_spacing(session: aiohttp.ClientSession, header: str) -> None:
     async with fronted(token=TOKEN) as front:
         assert (await session.get(f"{front.url}/v1/models", headers={"Authorization": header})).status == 200
         for wrong in (TOKEN, f"Basic {TOKEN}", f"Bearer{TOKEN}"):
             assert (await session.get(f"{front.url}/v1/models", headers={"Authorization": wrong})).status == 401
 
 
-async def test_model_aliases_may_be_patterns(session: aiohttp.ClientSession) -> None:
+async def test_http_model_alias_with_wildcard_matches_model_names(session: aiohttp.ClientSession) -> None:
     async with fronted(http_aliases="claude-*,gpt-4o") as front:
         for name in ("claude-opus-4-8", "gpt-4o", "scripted"):
             answer = await asked(session, front, CHAT, {"messages": [USER], "model": name})
@@ -297,14 +301,18 @@ async def test_model_aliases_may_be_patterns(session: aiohttp.ClientSession) -> 
         assert [one["id"] for one in listed["data"]] == ["org/scripted", "scripted", "gpt-4o"]
 
 
-async def test_endpoints_never_served_tell_clients_not_to_retry(session: aiohttp.ClientSession, front: Fronted) -> None:
+async def test_unserved_http_endpoints_tell_clients_not_to_retry(
+    session: aiohttp.ClientSession, front: Fronted
+) -> None:
     for path in ("/v1/embeddings", "/v1/audio/speech", f"{RESPONSES}/compact"):
         assert (await session.post(front.url + path, json={})).headers["X-Should-Retry"] == "false", path
     message = await session.post(front.url + MESSAGES, json={"messages": []})
     assert message.headers["Request-Id"] == message.headers["X-Request-Id"]
 
 
-async def test_reasoning_is_sent_under_both_field_names(session: aiohttp.ClientSession, front: Fronted) -> None:
+async def test_chat_completion_sends_reasoning_under_both_field_names(
+    session: aiohttp.ClientSession, front: Fronted
+) -> None:
     front.will_say(Says([*thought("hm"), *said("ok")]), Says([*thought("hm"), *said("ok")]))
     whole = await (await session.post(front.url + CHAT, json={"messages": [USER]})).json()
     message = whole["choices"][0]["message"]
@@ -313,7 +321,7 @@ async def test_reasoning_is_sent_under_both_field_names(session: aiohttp.ClientS
     assert '"reasoning_content":"hm","reasoning":"hm"' in stream
 
 
-async def test_comments_of_a_stream_are_one_line(session: aiohttp.ClientSession) -> None:
+async def test_http_stream_keep_alive_comments_end_without_a_blank_line(session: aiohttp.ClientSession) -> None:
     async with fronted(Says(said("late"), pause=0.3), keep_alive_seconds=0.05) as front:
         text = await (await session.post(front.url + CHAT, json={"messages": [USER], "stream": True})).text()
         assert re.search(r": keep-alive\n(: keep-alive\n)*data: ", text)
@@ -321,7 +329,7 @@ async def test_comments_of_a_stream_are_one_line(session: aiohttp.ClientSession)
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_has_said_all_gets_its_answer(stream: bool) -> None:
+async def test_client_that_half_closes_its_socket_still_gets_the_answer(stream: bool) -> None:
     async with fronted(Says(said("late"), pause=0.5)) as front:
         reader, writer = await asyncio.open_connection("127.0.0.1", front.server.port)
         body = json.dumps({"messages": [USER], "stream": stream}).encode()

@@ -33,7 +33,7 @@ async def refused(response: aiohttp.ClientResponse) -> tuple[int, str | None, st
 
 
 @pytest.mark.parametrize("header", [{"Authorization": "Bearer abcdefgh12345678"}, {"X-Api-Key": "abcdefgh12345678"}])
-async def test_only_the_token_opens_and_health_needs_none(
+async def test_http_requires_the_token_except_for_health(
     session: aiohttp.ClientSession, header: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with fronted(Says(said("ok")), token="abcdefgh12345678") as front:
@@ -48,7 +48,7 @@ async def test_only_the_token_opens_and_health_needs_none(
     assert "abcdefgh1234567" not in caplog.text
 
 
-async def test_health_tells_how_far_the_load_is_to_those_who_have_the_token(session: aiohttp.ClientSession) -> None:
+async def test_health_endpoint_shows_load_progress_only_with_the_token(session: aiohttp.ClientSession) -> None:
     own = {"Authorization": "Bearer abcdefgh12345678"}
     async with fronted(token="abcdefgh12345678") as front:
         front.server.serving(False)
@@ -58,7 +58,7 @@ async def test_health_tells_how_far_the_load_is_to_those_who_have_the_token(sess
             assert (response.status, await response.json()) == (503, {"status": "loading", **told})
 
 
-async def test_pages_of_other_origins_are_refused_unless_listed(session: aiohttp.ClientSession) -> None:
+async def test_http_refuses_browser_origins_that_are_not_listed(session: aiohttp.ClientSession) -> None:
     async with fronted(Says(said("ok")), http_origins="https://chat.example") as front:
         response = await session.post(front.url + PATH, json=CHAT, headers={"Origin": "https://evil.example"})
         assert (await refused(response))[0] == 403
@@ -73,7 +73,7 @@ async def test_pages_of_other_origins_are_refused_unless_listed(session: aiohttp
         assert front.service.requests, "only the last was asked"
 
 
-async def test_a_model_has_its_names_and_no_others(session: aiohttp.ClientSession) -> None:
+async def test_http_model_answers_to_its_names_and_aliases_only(session: aiohttp.ClientSession) -> None:
     names = ["org/scripted", "scripted", "gpt-4o"]
     async with fronted(*(Says(said("ok")) for _ in names), http_aliases="gpt-4o") as front:
         listed = (await (await session.get(f"{front.url}/v1/models")).json())["data"]
@@ -88,7 +88,7 @@ async def test_a_model_has_its_names_and_no_others(session: aiohttp.ClientSessio
         assert (await session.get(f"{front.url}/v1/models/gpt-5")).status == 404
 
 
-async def test_choices_are_a_list_of_texts(session: aiohttp.ClientSession) -> None:
+async def test_structured_output_choice_must_be_a_list_of_strings(session: aiohttp.ClientSession) -> None:
     async with fronted() as front:
         for wrong in (5, True, "5", [1], [["a"]], {"a": 1}):
             body = {**CHAT, "structured_outputs": {"choice": wrong}}
@@ -96,7 +96,7 @@ async def test_choices_are_a_list_of_texts(session: aiohttp.ClientSession) -> No
             assert (await refused(response))[:2] == (400, "structured_outputs.choice"), wrong
 
 
-async def test_unknown_path_or_model_is_refused_by_name(session: aiohttp.ClientSession) -> None:
+async def test_http_unknown_path_model_or_method_gets_a_specific_error_status(session: aiohttp.ClientSession) -> None:
     async with fronted() as front:
         assert (await refused(await session.post(f"{front.url}/v1/embeddings", json={})))[0] == 501
         assert (await refused(await session.get(f"{front.url}/v1/audio/speech")))[0] == 404
@@ -108,7 +108,7 @@ async def test_unknown_path_or_model_is_refused_by_name(session: aiohttp.ClientS
         assert (await session.get(f"{front.url}/health")).status == 503
 
 
-async def test_a_silent_stream_is_kept_alive_and_ends_with_done(session: aiohttp.ClientSession) -> None:
+async def test_silent_http_stream_sends_keep_alives_and_ends_with_done(session: aiohttp.ClientSession) -> None:
     async with fronted(Says(said("late"), pause=0.3), keep_alive_seconds=0.05) as front:
         response = await session.post(front.url + PATH, json={**CHAT, "stream": True})
         text = await response.text()
@@ -122,7 +122,7 @@ async def test_a_silent_stream_is_kept_alive_and_ends_with_done(session: aiohttp
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_leaves_cancels_its_request(session: aiohttp.ClientSession, stream: bool) -> None:
+async def test_http_client_disconnect_cancels_its_request(session: aiohttp.ClientSession, stream: bool) -> None:
     async with fronted(Says(said("never"), pause=60)) as front:
         asking = asyncio.create_task(post_and_read(session, front, {**CHAT, "stream": stream}))
         await eventually(lambda: front.service.requests)
@@ -142,7 +142,7 @@ async def eventually(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_server_that_stops_at_once_waits_for_no_request(session: aiohttp.ClientSession) -> None:
+async def test_http_server_stop_without_grace_cancels_the_running_request(session: aiohttp.ClientSession) -> None:
     async with fronted(Says(said("never"), pause=60)) as front:
         asking = asyncio.create_task(post_and_read(session, front, CHAT))
         await eventually(lambda: front.service.requests)
@@ -169,7 +169,7 @@ async def exchange(front: Fronted, sent: Sequence[bytes], *, half: bool = False)
         writer.close()
 
 
-async def test_bytes_that_are_no_http_get_400_and_a_hang_up() -> None:
+async def test_malformed_or_oversized_http_headers_get_400() -> None:
     async with fronted() as front:
         assert b" 400 " in (await exchange(front, [b"\x16\x03\x01 no HTTP\r\n\r\n"]))[:13]
         many = b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: y\r\n" % i for i in range(200)) + b"\r\n"
@@ -178,7 +178,7 @@ async def test_bytes_that_are_no_http_get_400_and_a_hang_up() -> None:
         assert b" 400 " in (await exchange(front, [large]))[:13]
 
 
-async def test_slow_headers_and_bodies_have_a_deadline() -> None:
+async def test_http_server_times_out_slow_headers_and_bodies() -> None:
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n"
     async with fronted(body_seconds=0.2, request_seconds=0.2) as front:
         assert await exchange(front, [b"GET /hea"]) == b""
@@ -192,7 +192,7 @@ async def test_slow_headers_and_bodies_have_a_deadline() -> None:
         )
 
 
-async def test_connections_are_bounded_and_the_idlest_makes_room() -> None:
+async def test_http_connection_over_the_limit_closes_an_idle_connection() -> None:
     async with fronted(Says(said("x"), pause=60), http_connections=2) as front:
         port = front.server.port
         busy, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -211,7 +211,7 @@ async def test_connections_are_bounded_and_the_idlest_makes_room() -> None:
         assert busy.at_eof() is False
 
 
-def test_the_services_fields_have_the_bodys_names() -> None:
+def test_http_errors_rename_service_fields_to_body_fields() -> None:
     names = Names({"sampling.": "", "chat.messages": "messages", "chat": "messages"}, ["system", "messages[0]"])
     assert names.of("sampling.top_p") == "top_p"
     assert names.of("chat.messages[1].role") == "messages[0].role"
@@ -220,7 +220,7 @@ def test_the_services_fields_have_the_bodys_names() -> None:
     assert openai_error(long)["error"]["code"] == "context_length_exceeded"
 
 
-def test_the_store_forgets_the_least_recently_used() -> None:
+def test_response_store_evicts_the_least_recently_used_response() -> None:
     store = ResponseStore(most_bytes=30, most=3)
     for name in "abc":
         store.put(name, StoredAnswer({}, (), 10))
@@ -235,7 +235,7 @@ def test_the_store_forgets_the_least_recently_used() -> None:
     assert store.bytes == 0
 
 
-def test_stored_item_stays_until_every_answer_with_it_is_dropped() -> None:
+def test_response_store_keeps_an_item_until_no_stored_response_has_it() -> None:
     store, said, again = ResponseStore(most_bytes=100), {"id": "msg_1", "content": "a"}, {"id": "msg_1", "content": "b"}
     store.put("first", StoredAnswer({"output": [said]}, (), 10))
     store.put("second", StoredAnswer({"output": []}, (), 10, (again, again)))

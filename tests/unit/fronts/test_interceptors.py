@@ -33,7 +33,7 @@ def test_every_error_has_a_grpc_and_an_http_status(kind: type[errors.DraftdError
         assert {"grpc_status", "http_status"} <= set(vars(kind)), "each leaf says its own"
 
 
-def test_a_wrong_field_is_a_bad_request_with_its_name() -> None:
+def test_grpc_invalid_request_status_names_the_wrong_field() -> None:
     status = rich_status(errors.InvalidRequest("max_tokens", 0, "1 or more"))
     assert status.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
     info, bad = status.details
@@ -42,7 +42,7 @@ def test_a_wrong_field_is_a_bad_request_with_its_name() -> None:
     assert (violation.field, violation.description) == ("max_tokens", "got 0; allowed: 1 or more")
 
 
-def test_a_full_queue_says_when_to_come_back() -> None:
+def test_grpc_queue_full_status_carries_the_retry_delay() -> None:
     status = rich_status(errors.QueueFull("full", retry_after=2.5))
     assert status.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
     retry = error_details_pb2.RetryInfo.FromString(status.details[-1].value)
@@ -63,7 +63,7 @@ def field(number: int, data: bytes) -> bytes:
         (field(2, field(1, field(1, b"\xff"))), "chat.messages[0].role"),
     ],
 )
-def test_the_string_that_is_not_utf8_is_named(data: bytes, path: str) -> None:
+def test_invalid_utf8_in_a_grpc_message_is_refused_by_field_path(data: bytes, path: str) -> None:
     with pytest.raises(DecodeError):
         inference_pb2.GenerateRequest.FromString(data)
     error = explain(data, GENERATE)
@@ -72,13 +72,13 @@ def test_the_string_that_is_not_utf8_is_named(data: bytes, path: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x0a", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"\x0b", b"\xff" * 20])
-def test_anything_else_is_a_malformed_message(data: bytes) -> None:
+def test_undecodable_grpc_bytes_are_reported_as_a_malformed_message(data: bytes) -> None:
     error = explain(data, GENERATE)
     assert error.field == "message"
     assert "draftd.v1.GenerateRequest" in error.allowed
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_break_the_explanation(data: bytes) -> None:
+def test_explanation_of_undecodable_grpc_bytes_never_raises(data: bytes) -> None:
     explain(data, GENERATE)
     explain(data, control_pb2.SetFlagRequest.DESCRIPTOR)

@@ -162,7 +162,7 @@ NO_MATTER: list[tuple[Callable[[World], None], list[str]]] = [
 
 
 @pytest.mark.parametrize(("change", "fields"), ONE_THING, ids=[one[1][0] for one in ONE_THING])
-def test_two_daemons_that_differ_in_one_thing_differ_in_that_field(
+def test_manifests_that_differ_in_one_thing_differ_in_its_fields_only(
     tmp_path: Path, change: Callable[[World], None], fields: list[str]
 ) -> None:
     one, other = world(tmp_path / "a" / "pair"), world(tmp_path / "b" / "pair")
@@ -173,7 +173,7 @@ def test_two_daemons_that_differ_in_one_thing_differ_in_that_field(
 
 
 @pytest.mark.parametrize(("change", "fields"), NO_MATTER, ids=[one[1][0] for one in NO_MATTER])
-def test_change_that_decides_no_figure_keeps_manifests_comparable(
+def test_manifest_difference_without_effect_on_results_does_not_matter(
     tmp_path: Path, change: Callable[[World], None], fields: list[str]
 ) -> None:
     one, other = world(tmp_path / "a" / "pair"), world(tmp_path / "b" / "pair")
@@ -182,7 +182,7 @@ def test_change_that_decides_no_figure_keeps_manifests_comparable(
     assert [(d.field, d.matters) for d in found] == [(name, False) for name in fields]
 
 
-def test_manifest_of_another_machine_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_differs_by_device_cores_memory_os_and_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = world(tmp_path / "a" / "pair")
     before = daemon.manifest()
     real = device()
@@ -201,7 +201,9 @@ def test_manifest_of_another_machine_names_it(tmp_path: Path, monkeypatch: pytes
             assert [d.field for d in differences(before, daemon.manifest()) if d.matters] == [name]
 
 
-def test_manifest_names_other_package_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_differs_in_the_field_of_each_changed_package_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     daemon = world(tmp_path / "pair")
     before, real = daemon.manifest(), importlib.metadata.version
     for name in ("mlx", "mlx-lm", "tokenizers", "transformers", "grpcio"):
@@ -213,7 +215,7 @@ def test_manifest_names_other_package_versions(tmp_path: Path, monkeypatch: pyte
             assert [d.field for d in differences(before, daemon.manifest()) if d.matters] == [f"packages.{name}"]
 
 
-def test_a_model_made_in_memory_has_a_name_and_no_files(tmp_path: Path) -> None:
+def test_manifest_of_an_in_memory_model_has_a_name_and_no_files(tmp_path: Path) -> None:
     daemon = world(tmp_path / "pair")
     daemon.engine.files = PairFiles()
     assert [(m.name, m.files, m.changed_since_load) for m in daemon.manifest().models.values()] == [
@@ -222,7 +224,7 @@ def test_a_model_made_in_memory_has_a_name_and_no_files(tmp_path: Path) -> None:
     ]
 
 
-def test_on_metal_there_is_no_library_and_a_machine_without_a_battery_has_no_power_source(tmp_path: Path) -> None:
+def test_manifest_on_metal_leaves_blas_empty_and_unknown_power_unset(tmp_path: Path) -> None:
     daemon = world(tmp_path / "pair")
     info(backend="metal")(daemon)
     daemon.sample = HardwareSample()
@@ -244,7 +246,9 @@ def test_manifest_is_refused_until_the_models_are_loaded(tmp_path: Path) -> None
         daemon.manifest()
 
 
-async def test_closing_fingerprints_ends_waiting_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_the_file_fingerprints_ends_waiting_manifest_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One is at a file, the next has not begun: neither is left waiting, nor is the thread left at work."""
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -302,20 +306,20 @@ def other(value: object) -> object:
 NAMES = [name for name, _ in leaves(Settings())]
 
 
-def test_every_setting_is_told_by_its_dotted_name() -> None:
+def test_manifest_lists_every_setting_by_its_dotted_name() -> None:
     assert list(in_force(Settings(), {})) == NAMES
     assert "engine.max_draft_tokens" in NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_setting_that_is_another_is_told_otherwise_and_no_other_is(name: str) -> None:
+def test_changed_setting_changes_only_its_manifest_entry(name: str) -> None:
     settings = Settings()
     before = in_force(settings, {})
     after = in_force(changed(settings, name, other(dict(leaves(settings))[name])), {})
     assert [key for key in before if before[key] != after[key]] == [name]
 
 
-def test_a_secret_a_file_and_an_address_are_set_or_not() -> None:
+def test_manifest_shows_secrets_paths_and_urls_only_as_set_or_unset() -> None:
     settings = Settings()
     for name, value in (
         ("server.token", SecretStr("hunter2")),
@@ -330,7 +334,7 @@ def test_a_secret_a_file_and_an_address_are_set_or_not() -> None:
     assert "hunter2" not in str(in_force(settings, {}))
 
 
-def test_a_model_is_called_by_its_label_where_it_is_named_at_all() -> None:
+def test_manifest_shows_a_model_path_as_its_label() -> None:
     assert in_force(Settings(), LABELS)["model.path"] == "unset"
     settings = changed(Settings(), "model.path", "/home/me/models/nano/target")
     texts = in_force(settings, LABELS)

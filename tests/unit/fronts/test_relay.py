@@ -61,7 +61,7 @@ CONTINUED = replace(CHAT, messages=(Message("user", "count"), Message("assistant
     "prompt",
     [RawText("hello"), CHAT, CONTINUED, replace(CHAT, tools=(), tool_choice=ToolMode.NONE, parallel_tool_calls=True)],
 )
-def test_a_request_arrives_as_it_came(prompt: RawText | Chat) -> None:
+def test_relayed_request_survives_encoding_and_refuses_token_ids(prompt: RawText | Chat) -> None:
     sent = Request(
         prompt,
         20,
@@ -83,7 +83,7 @@ def test_a_request_arrives_as_it_came(prompt: RawText | Chat) -> None:
         message_of(replace(sent, prompt=TokenIds((1, 2))))
 
 
-def test_parts_of_an_answer_arrive_as_they_were_told() -> None:
+def test_relayed_answer_chunk_survives_encoding_marked_as_remote() -> None:
     call = ToolCall("c", "clock", "{}")
     deltas = [TextDelta("a"), ReasoningDelta("b"), ToolCallBegun(0, "c", "clock"), ToolCallArguments("{}")]
     chunk = Chunk(Emission((7, 8), (True, False)), ["ab", "c"], "rest", [*deltas, ToolCallEnded(call)], 2)
@@ -122,7 +122,7 @@ def asking(max_tokens: int = 20, **more: Any) -> Request:
     return Request(RawText("hello"), max_tokens, **{"wish": RequestedPlan(strategy=Strategy.REMOTE), **more})
 
 
-async def test_prompt_is_scored_by_the_local_model(remote: Served) -> None:
+async def test_prompt_scoring_requests_decode_locally_or_fail_strategy_remote(remote: Served) -> None:
     async with edge(remote.target, FixedFlag(strategy=Strategy.REMOTE)) as (_, service):
         for named, more in (
             ("prompt_logprobs", {"prompt_logprobs": 0}),
@@ -136,7 +136,7 @@ async def test_prompt_is_scored_by_the_local_model(remote: Served) -> None:
             assert told.reason is FinishReason.LENGTH
 
 
-async def test_an_answer_in_text_is_the_remotes_own(remote: Served) -> None:
+async def test_relayed_answer_has_the_remote_text_price_and_statistics(remote: Served) -> None:
     own = "".join(one.chunk.text for one in remote.client.generate("hello", max_tokens=20))
     async with edge(remote.target) as (front, service):
         await service.generate(asking(n=2), (told := Told()).take)
@@ -155,7 +155,7 @@ async def test_an_answer_in_text_is_the_remotes_own(remote: Served) -> None:
         assert not front.worker.status().finished
 
 
-async def test_a_client_that_leaves_and_a_deadline_reach_the_remote(remote: Served) -> None:
+async def test_relay_passes_cancellation_and_deadline_to_the_remote_daemon(remote: Served) -> None:
     remote.settle()
     before = len(remote.telemetry.heard)
     async with edge(remote.target) as (front, service):
@@ -172,7 +172,7 @@ async def test_a_client_that_leaves_and_a_deadline_reach_the_remote(remote: Serv
         assert front.outcomes == [FinishReason.CANCELLED, FinishReason.DEADLINE]
 
 
-async def test_end_of_a_drain_ends_what_the_remote_still_answers(remote: Served) -> None:
+async def test_drain_end_cancels_answers_still_relayed_from_the_remote(remote: Served) -> None:
     async with edge(remote.target) as (_, service):
         answer = asyncio.create_task(service.generate(asking(4000), (told := Told()).take))
         await eventually(lambda: told.tokens != [])
@@ -186,7 +186,7 @@ async def test_end_of_a_drain_ends_what_the_remote_still_answers(remote: Served)
         await eventually(lambda: remote.worker.status().active == 0)
 
 
-async def test_reloaded_credentials_are_the_next_calls_alone(remote: Served) -> None:
+async def test_reloaded_remote_credentials_apply_to_new_calls_only(remote: Served) -> None:
     right, wrong = (
         RemoteSettings(enabled=True, target=remote.target, token=SecretStr(token)) for token in (TOKEN, f"not-{TOKEN}")
     )
@@ -202,14 +202,14 @@ async def test_reloaded_credentials_are_the_next_calls_alone(remote: Served) -> 
     await answers.close()
 
 
-async def test_refusal_by_the_remote_is_passed_on(remote: Served) -> None:
+async def test_remote_daemon_refusal_is_passed_on_with_its_message(remote: Served) -> None:
     async with edge(remote.target) as (front, service):
         with pytest.raises(RemoteUnavailable, match="the remote daemon: prompt: got '5000 tokens'"):
             await service.generate(replace(asking(), prompt=RawText("x" * 5000)), Told().take)
         assert front.refusals == [RemoteUnavailable]
 
 
-async def test_a_remote_that_is_not_there_leaves_what_may_be_local() -> None:
+async def test_unreachable_remote_fails_demanded_remote_requests_and_not_free_ones() -> None:
     async with edge("127.0.0.1:1", FixedFlag(strategy=Strategy.REMOTE)) as (front, service):
         with pytest.raises(RemoteDown) as refused:
             await service.generate(asking(), Told().take)
@@ -223,7 +223,9 @@ async def test_a_remote_that_is_not_there_leaves_what_may_be_local() -> None:
         assert front.refusals == [RemoteDown, InvalidRequest]
 
 
-async def test_a_remote_that_goes_leaves_what_was_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_remote_lost_mid_answer_ends_demanded_and_continues_free_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow = serving(tmp_path, lambda: scripted_models(0.7, step_seconds=0.01), server={"drain_seconds": 0})
     with slow as going:
         async with edge(going.target, FixedFlag(strategy=Strategy.REMOTE)) as (front, service):

@@ -48,18 +48,18 @@ LEARNT = LearntCosts(
 )
 
 
-def test_a_price_says_whether_it_was_measured_learnt_or_guessed() -> None:
+def test_depth_reply_says_if_a_cost_is_measured_learnt_or_guessed() -> None:
     sources = {(one.drafter, one.batch): one.source for one in reply.depth(LEARNT, 4).costs}
     assert sources == {(DRAFT, 1): "learnt", (DRAFT, 4): "measured", (LOOKUP, 1): "guessed", (LOOKUP, 4): "guessed"}
 
 
-def test_prices_follow_what_steps_take_now() -> None:
+def test_depth_reply_scales_step_costs_by_the_current_speed() -> None:
     (first, *_) = reply.depth(replace(LEARNT, speed=math.log(0.75)), 4).costs
     assert first.plain.ToNanoseconds() == pytest.approx(7_500_000)
     assert list(first.ratios) == pytest.approx([1.2, 1.3, 1.4, 1.5])
 
 
-def test_prices_are_told_beside_a_plain_step() -> None:
+def test_depth_reply_gives_draft_costs_as_ratios_to_a_plain_step() -> None:
     response = reply.depth(LEARNT, 4)
     assert [(one.drafter, one.batch) for one in response.costs] == [
         (DRAFT, 1), (DRAFT, 4), (LOOKUP, 1), (LOOKUP, 4),
@@ -70,7 +70,7 @@ def test_prices_are_told_beside_a_plain_step() -> None:
     assert list(together.ratios) == pytest.approx([1.5, 2.0, 2.5, 3.0])
 
 
-def test_each_kind_of_text_has_its_acceptance_and_the_depth_that_follows() -> None:
+def test_depth_reply_lists_acceptance_and_depth_per_drafter_and_workload() -> None:
     yields = {(one.drafter, WORKLOADS[one.workload]): one for one in reply.depth(LEARNT, 4).yields}
     assert set(yields) == {
         (DRAFT, WorkloadClass.CODE), (DRAFT, WorkloadClass.PROSE), (LOOKUP, WorkloadClass.UNSPECIFIED),
@@ -84,14 +84,14 @@ def test_each_kind_of_text_has_its_acceptance_and_the_depth_that_follows() -> No
     assert (sampled.sampled, sampled.seeded) == (True, True)
 
 
-def test_depth_reply_lists_no_depth_beyond_the_limit() -> None:
+def test_depth_reply_lists_no_depth_beyond_the_draft_limit() -> None:
     response = reply.depth(LEARNT, 2)
     assert {len(one.ratios) for one in response.costs} == {2}
     assert {len(one.acceptance) for one in response.yields} == {2}
     assert max(one.depth for one in response.yields) == 2
 
 
-def test_depth_has_no_plain_price_before_a_plain_step_was_measured() -> None:
+def test_depth_reply_has_no_plain_step_cost_before_one_was_measured() -> None:
     (guess,) = reply.depth(
         LearntCosts(CalibratedCosts(), {(DRAFT, False, False, WorkloadClass.CODE): stood(0.9)}), 4
     ).costs
@@ -100,12 +100,12 @@ def test_depth_has_no_plain_price_before_a_plain_step_was_measured() -> None:
     assert reply.depth(learnt, 4).costs[0].HasField("plain"), "steps of requests have said it"
 
 
-def test_depth_reply_is_refused_before_anything_is_learnt() -> None:
+def test_depth_reply_is_refused_before_any_drafting_cost_is_known() -> None:
     with pytest.raises(NotServing, match="nothing is known of drafting"):
         reply.depth(None, 4)
 
 
-def test_every_drafter_and_depth_mode_can_be_told() -> None:
+def test_model_reply_carries_every_drafter_and_depth_mode() -> None:
     info = ModelInfo(
         "m",
         "d",
@@ -127,18 +127,18 @@ def test_every_drafter_and_depth_mode_can_be_told() -> None:
     assert (response.batched, response.batched_reason) == (False, "why")
 
 
-def test_hardware_reply_is_empty_before_the_first_sample() -> None:
+def test_hardware_reply_is_absent_before_the_first_sample() -> None:
     assert hardware(HardwareView(), 5.0) is None
 
 
-def test_unknown_hardware_values_are_unset() -> None:
+def test_hardware_reply_leaves_unknown_values_unset() -> None:
     message = hardware(HardwareView(HardwareState(HardwareSample(), at=3.0)), 5.0)
     assert message is not None
     assert [field.name for field, _ in message.ListFields()] == ["age"]
     assert message.age.seconds == 2
 
 
-def test_hardware_values_of_zero_are_set() -> None:
+def test_hardware_reply_sets_values_that_are_zero_or_false() -> None:
     calm = HardwareSample(
         memory_pressure=MemoryPressure.NORMAL, swap_used=0, mlx_active=0, gpu_utilization=0.0, low_power=False,
         plugged_in=False,
@@ -154,7 +154,7 @@ def test_hardware_values_of_zero_are_set() -> None:
     }  # fmt: skip
 
 
-def test_every_hardware_value_has_its_own_field() -> None:
+def test_hardware_reply_carries_every_value_in_its_field() -> None:
     sample = HardwareSample(
         memory_pressure=MemoryPressure.CRITICAL,
         swap_used=7,
@@ -207,14 +207,14 @@ def test_every_hardware_value_has_its_own_field() -> None:
 
 
 @pytest.mark.parametrize("level", ThermalLevel)
-def test_every_thermal_level_has_the_same_name_in_the_contract(level: ThermalLevel) -> None:
+def test_every_thermal_level_has_the_same_name_in_the_grpc_contract(level: ThermalLevel) -> None:
     message = hardware(HardwareView(HardwareState(HardwareSample(thermal_level=level), 3.0)), 5.0)
     assert message is not None
     assert pb.ThermalLevel.Name(message.thermal_level) == f"THERMAL_LEVEL_{level.name}"
 
 
 @pytest.mark.parametrize("pressure", MemoryPressure)
-def test_every_pressure_has_the_same_name_in_the_contract(pressure: MemoryPressure) -> None:
+def test_every_memory_pressure_has_the_same_name_in_the_grpc_contract(pressure: MemoryPressure) -> None:
     message = hardware(HardwareView(HardwareState(HardwareSample(memory_pressure=pressure), 3.0)), 5.0)
     assert message is not None
     assert pb.MemoryPressure.Name(message.memory_pressure) == f"MEMORY_PRESSURE_{pressure.name}"
