@@ -164,12 +164,12 @@ def well_formed(deltas: Sequence[Delta]) -> bool:
     return begun is None and len(set(ids)) == len(ids)
 
 
-def test_every_family_of_mlx_lm_has_an_example() -> None:
+def test_every_mlx_lm_tool_parser_has_a_sample_answer_under_test() -> None:
     assert {module.name for module in pkgutil.iter_modules(tool_parsers.__path__)} == set(ANSWERS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_calls_are_those_of_whole_parsing(family: str) -> None:
+def test_streamed_tool_calls_equal_those_parsed_from_the_whole_text(family: str) -> None:
     text = f"Let me see.{ANSWERS[family]}"
     expected = whole(family, text)
     assert [name for name, _ in expected][:2] == ["weather", "clock"]
@@ -181,7 +181,7 @@ def test_calls_are_those_of_whole_parsing(family: str) -> None:
 
 
 @given(st.sampled_from(FAMILIES), st.lists(st.integers(0, 2000), max_size=12))
-def test_calls_do_not_depend_on_cuts(family: str, cuts: list[int]) -> None:
+def test_tool_calls_and_reasoning_do_not_depend_on_chunk_boundaries(family: str, cuts: list[int]) -> None:
     text = f"<think>a\n</think>\n\nb {ANSWERS[family]}"
     told = Told(text, reading(family, thinking=True), cuts)
     assert told.calls == whole(family, text)
@@ -190,7 +190,9 @@ def test_calls_do_not_depend_on_cuts(family: str, cuts: list[int]) -> None:
 
 
 @given(st.sampled_from(FAMILIES), st.floats(0, 1), st.lists(st.integers(0, 2000), max_size=3))
-def test_a_call_cut_short_comes_as_text_unless_it_had_begun(family: str, share: float, cuts: list[int]) -> None:
+def test_truncated_tool_call_comes_as_text_unless_its_arguments_had_begun(
+    family: str, share: float, cuts: list[int]
+) -> None:
     text = ANSWERS[family][: round(share * len(ANSWERS[family]))]
     told = Told(text, reading(family), cuts, reason=FinishReason.LENGTH)
     assert well_formed(told.deltas)
@@ -205,7 +207,7 @@ def test_a_call_cut_short_comes_as_text_unless_it_had_begun(family: str, share: 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_call_of_an_unknown_tool_comes_as_text(family: str) -> None:
+def test_tool_call_of_an_undeclared_tool_comes_as_text_with_a_warning(family: str) -> None:
     text = ANSWERS[family].replace("weather", "wether")
     told = Told(text, reading(family), by_token(text))
     assert not any(name != "clock" for name, _ in told.calls)  # one between marks of its own is not lost
@@ -242,7 +244,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("family", "text"), MALFORMED)
-def test_a_malformed_call_comes_as_text(family: str, text: str) -> None:
+def test_malformed_tool_call_comes_as_text_with_a_warning(family: str, text: str) -> None:
     for cuts in ((), by_token(text)):
         told = Told(f"{text}, I say", reading(family), cuts)
         assert (told.text, told.calls) == (f"{text}, I say", [])
@@ -261,7 +263,7 @@ BEGUN = [
 
 
 @pytest.mark.parametrize(("family", "text", "arguments", "rest"), BEGUN)
-def test_a_malformed_call_that_had_begun_is_told_once(
+def test_tool_call_malformed_after_its_name_streamed_is_sent_once_with_a_warning(
     family: str, text: str, arguments: object, rest: str | None
 ) -> None:
     for cuts in ((), by_token(text)):
@@ -273,13 +275,13 @@ def test_a_malformed_call_that_had_begun_is_told_once(
         assert told.finished.tool_calls == 1
 
 
-def test_a_call_that_would_take_too_long_is_not_read() -> None:
+def test_tool_call_text_too_costly_to_parse_is_rejected_as_malformed() -> None:
     with pytest.raises(MalformedCall, match="too much to read"):
         written("qwen3_coder").read("<function=weather>" + "<parameter=city>" * 20_000, tool_dicts(TOOLS))
 
 
 @pytest.mark.parametrize("family", ["json_tools", "mistral", "kimi_k2"])
-def test_json_arguments_come_as_they_are_written(family: str) -> None:
+def test_json_tool_call_arguments_stream_in_pieces_as_written(family: str) -> None:
     text = ANSWERS[family]
     told = Told(text, reading(family), by_token(text))
     first = told.deltas.index(next(one for one in told.deltas if isinstance(one, ToolCallEnded)))
@@ -291,19 +293,19 @@ def test_json_arguments_come_as_they_are_written(family: str) -> None:
     assert ended.call.arguments in text
 
 
-def test_mistrals_older_list_is_read_piece_by_piece() -> None:
+def test_mistral_tool_call_list_streams_its_arguments_in_pieces() -> None:
     told = Told(LISTED, reading("mistral"), by_token(LISTED))
     assert told.calls == whole("mistral", LISTED) == [("weather", {"city": "São Paulo"}), ("clock", {})]
     assert sum(isinstance(one, ToolCallArguments) for one in told.deltas) > 20
     assert (told.text, well_formed(told.deltas)) == ("", True)
 
 
-def test_text_after_a_call_without_an_end_mark_is_kept() -> None:
+def test_text_after_a_tool_call_without_an_end_mark_is_sent_as_text() -> None:
     told = Told("[TOOL_CALLS]clock[ARGS]{} It is late.", reading("mistral"))
     assert (told.calls, told.text) == ([("clock", {})], " It is late.")
 
 
-def test_a_call_that_goes_on_unusually_is_told_once() -> None:
+def test_tool_call_with_an_extra_json_key_is_sent_once() -> None:
     text = '<tool_call>{"name": "weather", "arguments": {"city": "x"}, "type": "function"}</tool_call>'
     told = Told(text, reading("json_tools"), by_token(text))
     assert (told.calls, told.text, well_formed(told.deltas)) == ([("weather", {"city": "x"})], "", True)
@@ -313,7 +315,9 @@ EDITS = st.lists(st.floats(0, 1), min_size=1, max_size=2)
 
 
 @given(st.sampled_from(sorted(set(FAMILIES) - {"kimi_k3"})), EDITS, EDITS)  # attributes of XTML are read by name
-def test_no_word_of_a_damaged_call_vanishes(family: str, added: list[float], removed: list[float]) -> None:
+def test_words_added_to_a_damaged_tool_call_reach_the_text_or_the_call(
+    family: str, added: list[float], removed: list[float]
+) -> None:
     parts = re.findall(r"<[^>]*>|\w+|\W", f"Yes. {ANSWERS[family]}")
     for place in removed:
         del parts[round(place * (len(parts) - 1))]
@@ -341,7 +345,7 @@ def test_no_word_of_a_damaged_call_vanishes(family: str, added: list[float], rem
         (f"{ANSWERS['json_tools']}", True, "", ""),
     ],
 )
-def test_a_thought_is_no_text(text: str, thinks: bool, reasoning: str, shown: str) -> None:
+def test_reasoning_is_separated_from_the_answer_text(text: str, thinks: bool, reasoning: str, shown: str) -> None:
     how = reading("json_tools", thinking=True, thinks=thinks)
     for cuts in ((), by_token(text)):
         told = Told(text, how, cuts)
@@ -349,13 +353,13 @@ def test_a_thought_is_no_text(text: str, thinks: bool, reasoning: str, shown: st
         assert told.calls == whole("json_tools", text) if "name" in text and "weather" in text else not told.calls
 
 
-def test_tokens_of_a_thought_are_counted() -> None:
+def test_reasoning_tokens_are_counted() -> None:
     assert Told("<think>ab</think>yes", reading("json_tools", thinking=True)).finished.reasoning_tokens == 10
     assert Told("ab</think>yes", reading("json_tools", thinking=True, thinks=True)).finished.reasoning_tokens == 10
     assert Told("yes", reading("json_tools", thinking=True)).finished.reasoning_tokens == 0
 
 
-def test_headers_of_parts_are_no_text() -> None:
+def test_part_headers_of_an_answer_are_left_out_of_its_text() -> None:
     transitions = importlib.import_module("mlx_lm.chat_templates.muse_spark").RESPONSE_FORMAT["transitions"]
     how = ReadingOptions(AnswerFormat(None, written("muse_spark"), (), transitions, HEADER), TOOLS)
     text = (
@@ -394,7 +398,7 @@ class SpecialMarks(ByteTokenizer):
 
 
 @pytest.mark.parametrize("special", [False, True])
-def test_special_tokens_are_marks_where_they_may_be_and_never_text(special: bool) -> None:
+def test_special_tokens_delimit_answer_parts_and_are_text_only_if_requested(special: bool) -> None:
     tokenizer = SpecialMarks()
     calls = ANSWERS["kimi_k2"].replace("São", "<|pad|>São")
     tokens = tokenizer.marked(f"<think>h<|pad|>m</think>a<|pad|>b</think>c<|tool_call_end|>d{calls}e<|pad|>")
@@ -412,7 +416,7 @@ def test_special_tokens_are_marks_where_they_may_be_and_never_text(special: bool
     ]
 
 
-def test_a_stop_string_of_an_answer_with_parts_finds_special_tokens() -> None:
+def test_stop_string_matches_a_special_token_in_text_and_not_in_reasoning() -> None:
     tokenizer = SpecialMarks()
     tokens = tokenizer.marked("<think>hm<|pad|></think>a<|tool_call_end|>b<|pad|>c")
     ends, how = StopConditions(["<|pad|>"]), reading("kimi_k2", thinking=True)
@@ -426,7 +430,7 @@ def test_a_stop_string_of_an_answer_with_parts_finds_special_tokens() -> None:
 # the end of an answer
 
 
-def test_stop_strings_act_on_text_only() -> None:
+def test_stop_string_in_reasoning_or_tool_calls_does_not_end_the_answer() -> None:
     text = f"<think>END</think>a{ANSWERS['json_tools'].replace('Paulo', 'END')}b END c"
     how = reading("json_tools", thinking=True)
     told = Told(text, how, by_token(text), stops=["END"])
@@ -437,7 +441,7 @@ def test_stop_strings_act_on_text_only() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_answer_without_parallel_calls_ends_after_the_first(family: str) -> None:
+def test_answer_without_parallel_tool_calls_ends_after_the_first_call(family: str) -> None:
     text = f"{ANSWERS[family]} and more"
     how = reading(family, single=True)
     told = Told(text, how, by_token(text))
@@ -464,7 +468,7 @@ def asked(**fields: Any) -> Chat:
     return Chat((Message("user", "hi"),), **fields)
 
 
-def test_answers_without_parts_are_plain() -> None:
+def test_answer_without_tools_or_reasoning_is_streamed_as_plain_text() -> None:
     tools, thinking = written("json_tools"), ("<think>", "</think>")
     assert reading_options(asked(), Model(AnswerFormat(None, tools)), [65]) is None
     assert (
@@ -476,7 +480,7 @@ def test_answers_without_parts_are_plain() -> None:
     assert (told.text, told.deltas, told.parts) == ("a<tool_call>", [], [{"type": "text", "content": "a<tool_call>"}])
 
 
-def test_a_prompt_may_end_within_a_thought() -> None:
+def test_answer_begins_as_reasoning_if_the_prompt_ends_in_open_reasoning() -> None:
     model = Model(AnswerFormat(("<think>", "</think>")))
     for prompt, thinks in (("<a><think>\n", True), ("<think></think>\n", False), ("what is <think>?<a>", False)):
         how = reading_options(asked(), model, prompt.encode())
@@ -495,7 +499,9 @@ def test_a_prompt_may_end_within_a_thought() -> None:
         ("", "<a><think>\n", True),
     ],
 )
-def test_a_continued_message_may_end_within_a_thought(content: str, prompt: str, thinks: bool) -> None:
+def test_continued_message_ending_in_open_reasoning_resumes_as_reasoning(
+    content: str, prompt: str, thinks: bool
+) -> None:
     chat = Chat((Message("user", "what is <think>?"), Message("assistant", content)), continues=True)
     how = reading_options(chat, Model(AnswerFormat(("<think>", "</think>"))), prompt.encode())
     assert how is not None
@@ -507,7 +513,7 @@ def test_a_continued_message_may_end_within_a_thought(content: str, prompt: str,
 @pytest.mark.parametrize(
     ("family", "template"), [("json_tools", ""), ("mistral", ""), ("mistral", "{{ '[ARGS]' }}"), ("kimi_k2", "")]
 )
-def test_a_forced_call_is_read_as_one(family: str, template: str) -> None:
+def test_forced_tool_call_template_is_parsed_back_as_that_call(family: str, template: str) -> None:
     forced = written(family, template).call_format("weather")
     assert forced is not None
     text = f'{forced.start}{forced.before}{{"days": 3}}{forced.after}{forced.end}'
@@ -515,7 +521,7 @@ def test_a_forced_call_is_read_as_one(family: str, template: str) -> None:
     assert written("pythonic").call_format("weather") is None
 
 
-def test_telemetry_is_told_of_all_parts() -> None:
+def test_telemetry_gets_reasoning_text_and_tool_call_parts_of_an_answer() -> None:
     told = Told(f"<think>hm</think>yes{ANSWERS['mistral']}", reading("mistral", thinking=True))
     assert [part["type"] for part in told.parts] == ["reasoning", "text", "tool_call", "tool_call"]
     assert told.parts[2]["name"] == "weather"

@@ -83,7 +83,7 @@ def nano() -> Any:
     return AutoTokenizer.from_pretrained(str(files("draftd.models.nano") / "target"))
 
 
-async def test_the_text_is_what_the_tokenizer_itself_renders(renderer: ChatRenderer) -> None:
+async def test_chat_renderer_process_renders_the_same_tokens_as_the_tokenizer(renderer: ChatRenderer) -> None:
     inner = nano()
     for source, chat in (
         (inner.chat_template, TALK),
@@ -100,7 +100,7 @@ async def test_the_text_is_what_the_tokenizer_itself_renders(renderer: ChatRende
         assert tokenizer.encode_rendered(rendered) == own, source
 
 
-async def test_no_process_stays_where_no_template_needs_one() -> None:
+async def test_stopped_chat_renderer_ends_its_started_process() -> None:
     made = ChatRenderer()
     before = set(psutil.Process().children())
     made.start()
@@ -112,7 +112,9 @@ async def test_no_process_stays_where_no_template_needs_one() -> None:
     assert not process.is_running()
 
 
-async def test_stop_while_the_template_process_begins_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_closing_the_chat_renderer_while_its_process_starts_logs_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     made = ChatRenderer()
     telling = made._executor.submit(made._prepare, LOOPS)
     until(telling.running)
@@ -122,7 +124,7 @@ async def test_stop_while_the_template_process_begins_warns_of_nothing(caplog: p
     assert caplog.messages == []
 
 
-async def test_template_process_leaves_signals_to_the_daemon(renderer: ChatRenderer) -> None:
+async def test_chat_template_process_survives_termination_signals(renderer: ChatRenderer) -> None:
     assert await renderer.render(LOOPS, said("hello"), 100, "a") == "hello"
     assert renderer._worker is not None
     pid = renderer._worker._process.pid
@@ -133,14 +135,14 @@ async def test_template_process_leaves_signals_to_the_daemon(renderer: ChatRende
     assert renderer._worker._process.pid == pid
 
 
-async def test_a_template_that_loops_is_ended_and_another_text_is_rendered_after_it(renderer: ChatRenderer) -> None:
+async def test_endless_chat_template_is_stopped_and_the_next_text_is_rendered(renderer: ChatRenderer) -> None:
     assert await renderer.render(LOOPS, said("hello"), 100, "a") == "hello"
     with pytest.raises(InvalidRequest, match=r"chat\.messages: got 'user'; allowed: .* within 0\.3 s; it was stopped"):
         await renderer.render(LOOPS, said("loop"), 100, "a")
     assert await renderer.render(LOOPS, said("hello"), 100, "a") == "hello"
 
 
-async def test_a_connection_whose_texts_all_loop_delays_another_by_one_of_them(renderer: ChatRenderer) -> None:
+async def test_connection_with_endless_templates_delays_another_by_at_most_two(renderer: ChatRenderer) -> None:
     loops = [asyncio.create_task(renderer.render(LOOPS, said("loop"), 100, "a")) for _ in range(20)]
     await asyncio.sleep(0)
     assert await renderer.render(LOOPS, said("hello"), 100, "b") == "hello"
@@ -150,7 +152,7 @@ async def test_a_connection_whose_texts_all_loop_delays_another_by_one_of_them(r
     await asyncio.gather(*loops, return_exceptions=True)
 
 
-async def test_refused_or_endless_template_is_the_callers_error(renderer: ChatRenderer) -> None:
+async def test_failing_unsafe_or_oversized_chat_template_is_an_invalid_request(renderer: ChatRenderer) -> None:
     refuses = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
     with pytest.raises(InvalidRequest, match="roles must alternate"):
         await renderer.render(refuses, TALK, 100, "a")
@@ -164,7 +166,7 @@ async def test_refused_or_endless_template_is_the_callers_error(renderer: ChatRe
     assert await renderer.render(PLAIN, said("hi"), 100, "a") == "user: hi\n"
 
 
-async def test_closed_renderer_ends_its_process_and_renders_nothing() -> None:
+async def test_closed_chat_renderer_ends_its_process_and_refuses_to_render() -> None:
     before = set(psutil.Process().children())
     renderer = ChatRenderer()
     renderer.prepare(PLAIN)
@@ -185,7 +187,7 @@ async def rendered(renderer: ChatRenderer, source: str, chat: Chat) -> str:
     return await renderer.render(ChatTemplate(source, {}), chat, 10_000, "a")
 
 
-async def test_tools_calls_and_arguments_reach_the_template(renderer: ChatRenderer) -> None:
+async def test_chat_template_gets_tools_calls_and_template_arguments(renderer: ChatRenderer) -> None:
     text = await rendered(renderer, TOOLS, ASKED)
     assert text == (
         '(clock: {"type": "object", "properties": {"at": {}}})<user>When?<assistant>[Hm.]'
@@ -195,7 +197,7 @@ async def test_tools_calls_and_arguments_reach_the_template(renderer: ChatRender
     assert hidden == text[text.index("<user>") :]
 
 
-async def test_calls_have_the_shape_that_the_template_takes(renderer: ChatRenderer) -> None:
+async def test_tool_calls_are_shaped_to_what_the_chat_template_accepts(renderer: ChatRenderer) -> None:
     text = await rendered(renderer, TEXT, ASKED)
     assert text == await rendered(renderer, TOOLS, ASKED)
     empty = TEXT.replace("m.tool_calls or []", "m.tool_calls if m.tool_calls and m.content is none")
@@ -206,13 +208,13 @@ async def test_calls_have_the_shape_that_the_template_takes(renderer: ChatRender
         assert f"clock {short}<think>" in text  # the result's is the call's
 
 
-async def test_a_template_with_a_variant_for_tools_uses_it(renderer: ChatRenderer) -> None:
+async def test_chat_with_tools_uses_the_tool_variant_of_the_template(renderer: ChatRenderer) -> None:
     both = ChatTemplate("plain", {}, f"with {TOOLS}")
     assert await renderer.render(both, said("hi"), 100, "a") == "plain"
     assert (await renderer.render(both, ASKED, 1000, "a")).startswith("with (clock")
 
 
-async def test_a_template_that_takes_no_tools_refuses_them(renderer: ChatRenderer) -> None:
+async def test_chat_with_tools_is_refused_if_the_template_takes_no_tools(renderer: ChatRenderer) -> None:
     with pytest.raises(
         InvalidRequest, match=r"chat\.tools: got '1 tools'; allowed: none: the model's chat template takes no"
     ):
@@ -236,7 +238,9 @@ SEVERAL = Chat((Message("system", "a"), Message("developer", "b"), Message("user
         (FIRST, "<system>a\n\nb\n\nd<user>c"),
     ],
 )
-async def test_instructions_go_where_the_template_takes_them(renderer: ChatRenderer, source: str, text: str) -> None:
+async def test_system_messages_go_to_the_places_the_chat_template_accepts(
+    renderer: ChatRenderer, source: str, text: str
+) -> None:
     assert await rendered(renderer, source, SEVERAL) == text
 
 
@@ -248,7 +252,7 @@ BY_TURNS = "{% set turn = namespace(last='') %}" + TOOLS.replace(
 )
 
 
-async def test_messages_of_one_role_are_joined_where_the_template_wants_turns(renderer: ChatRenderer) -> None:
+async def test_consecutive_messages_of_a_role_are_joined_for_alternating_templates(renderer: ChatRenderer) -> None:
     said = (("user", "a"), ("user", "b"), ("assistant", "c"), ("assistant", "d"), ("user", "e"))
     chat = Chat(tuple(Message(role, text) for role, text in said))
     assert await rendered(renderer, BY_TURNS, chat) == "<user>a\n\nb<assistant>c\n\nd<user>e"
@@ -267,13 +271,15 @@ async def test_messages_of_one_role_are_joined_where_the_template_wants_turns(re
         BY_TURNS.replace("<{{", "{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}<{{"),
     ],
 )
-async def test_a_user_says_what_a_system_would_where_the_template_has_none(renderer: ChatRenderer, source: str) -> None:
+async def test_system_text_moves_into_a_user_message_if_the_template_has_no_system(
+    renderer: ChatRenderer, source: str
+) -> None:
     assert "<user>a\n\nb\n\nd\n\nc" in await rendered(renderer, source, SEVERAL)
     alone = Chat((Message("system", "a"),))
     assert "<user>a" in await rendered(renderer, source, alone)
 
 
-async def test_generic_tools_are_text_for_a_template_that_takes_none(renderer: ChatRenderer) -> None:
+async def test_generic_tools_are_described_in_text_if_the_template_takes_no_tools(renderer: ChatRenderer) -> None:
     inner = nano()
     inner.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     tokenizer = Tokenizer(TokenizerWrapper(inner))
@@ -307,7 +313,9 @@ TURNS = (
         (TOOLS, "<user>Count.<assistant> one two"),
     ],
 )
-async def test_a_continued_message_ends_with_its_text(renderer: ChatRenderer, source: str, text: str) -> None:
+async def test_prompt_of_a_continued_message_ends_with_that_messages_text(
+    renderer: ChatRenderer, source: str, text: str
+) -> None:
     assert await rendered(renderer, source, BEGUN) == text
     inner = nano()
     inner.chat_template = source
@@ -318,7 +326,7 @@ async def test_a_continued_message_ends_with_its_text(renderer: ChatRenderer, so
     assert tokenizer.render_chat(messages, continues=True) == tokenizer.encode_rendered(text)
 
 
-async def test_white_space_at_the_end_of_a_continued_message_stays(renderer: ChatRenderer) -> None:
+async def test_continued_message_keeps_its_trailing_white_space(renderer: ChatRenderer) -> None:
     for content in ("one \n ", "", " "):
         chat = replace(BEGUN, messages=(*BEGUN.messages[:1], Message("assistant", content)))
         for source in (TURNS, TURNS.replace("m.content", "m.content | trim")):
@@ -327,7 +335,9 @@ async def test_white_space_at_the_end_of_a_continued_message_stays(renderer: Cha
 
 
 @pytest.mark.parametrize("changed", ["m.content | upper", "m.content | tojson | upper", "m.content[:3]", "''"])
-async def test_a_template_that_changes_the_last_text_continues_none(renderer: ChatRenderer, changed: str) -> None:
+async def test_continuation_is_refused_if_the_template_alters_the_last_message(
+    renderer: ChatRenderer, changed: str
+) -> None:
     source = TURNS.replace("m.content", changed)
     with pytest.raises(InvalidRequest, match=r"chat\.messages: got 'user, assistant'; .* nothing can continue it"):
         await rendered(renderer, source, BEGUN)
@@ -337,13 +347,13 @@ async def test_a_template_that_changes_the_last_text_continues_none(renderer: Ch
         Tokenizer(TokenizerWrapper(inner)).render_chat(list(map(message_dict, BEGUN.messages)), continues=True)
 
 
-async def test_arguments_that_the_template_rejects_are_the_callers_error(renderer: ChatRenderer) -> None:
+async def test_template_arguments_rejected_by_the_template_are_an_invalid_request(renderer: ChatRenderer) -> None:
     source = "{% if effort != 'low' %}{{ raise_exception('effort must be low') }}{% endif %}"
     with pytest.raises(InvalidRequest, match="effort must be low"):
         await rendered(renderer, source, replace(said("hi"), template_arguments={"effort": "high"}))
 
 
-def test_templates_in_code_continue_a_message() -> None:
+def test_python_chat_template_continues_an_assistant_message() -> None:
     from mlx_lm.chat_templates.deepseek_v32 import apply_chat_template
 
     wrapper = TokenizerWrapper(nano(), chat_template=apply_chat_template)
@@ -351,7 +361,7 @@ def test_templates_in_code_continue_a_message() -> None:
     assert wrapper.decode(ids).endswith(" one two")
 
 
-def test_templates_in_code_take_tools_too() -> None:
+def test_python_chat_template_renders_tools_and_calls() -> None:
     from mlx_lm.chat_templates.deepseek_v32 import apply_chat_template
     from mlx_lm.tool_parsers.json_tools import parse_tool_call
 

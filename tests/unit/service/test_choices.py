@@ -36,7 +36,7 @@ def of(told: Told, choice: int) -> Told:
 
 
 @pytest.mark.parametrize(("letters", "cached"), [(5, [0, 0, 0]), (200, [0, 199, 199])])
-async def test_choices_are_requests_with_seeds_of_their_own(letters: int, cached: list[int]) -> None:
+async def test_each_choice_equals_a_lone_request_with_the_seed_plus_its_index(letters: int, cached: list[int]) -> None:
     """A long prompt is prefilled once: what the others read of it was kept when the first had it."""
     async with fronting(prefix_cache_bytes=1 << 26) as front:
         told = await front.ask("x" * letters, 24, sampling=SAMPLED, n=3, ignore_eos=True, wish=SPECULATIVE)
@@ -57,7 +57,7 @@ async def test_choices_are_requests_with_seeds_of_their_own(letters: int, cached
         assert front.worker.status().finished[FinishReason.LENGTH] == 6
 
 
-async def test_choices_of_a_request_are_refused_together() -> None:
+async def test_choices_beyond_the_batch_or_queue_limit_are_refused_together() -> None:
     async with fronting(slow, max_batch=1, queue_capacity=4) as front:
         with pytest.raises(InvalidRequest, match="n: got 5; allowed: 1 to 4"):
             await front.ask("x", n=5)
@@ -85,7 +85,7 @@ async def test_cancelling_a_request_ends_all_its_choices() -> None:
         assert front.worker.status().active == 0
 
 
-async def test_an_error_follows_the_ends_of_all_choices() -> None:
+async def test_engine_error_ends_every_choice_with_an_error() -> None:
     def failing() -> LoadedModels:
         loaded = models()
         loaded.target.fail_on_token = 1
@@ -99,7 +99,7 @@ async def test_an_error_follows_the_ends_of_all_choices() -> None:
 
 
 @pytest.mark.parametrize("wish", [SPECULATIVE, AUTOREGRESSIVE])
-async def test_stop_conditions_end_a_text_with_or_without_themselves(wish: RequestedPlan) -> None:
+async def test_stop_condition_text_is_included_only_with_include_stop(wish: RequestedPlan) -> None:
     async with fronting(lambda: models(eos_after=60)) as front:
         whole = await front.ask("stop here", 80, wish=wish)
         ignoring = await front.ask("stop here", 80, ignore_eos=True, wish=wish)
@@ -120,7 +120,7 @@ async def test_stop_conditions_end_a_text_with_or_without_themselves(wish: Reque
         assert token not in longer.tokens[: at + 2]
 
 
-async def test_each_token_has_its_log_probabilities() -> None:
+async def test_merged_chunk_keeps_the_logprobs_of_every_token() -> None:
     """Also where a slow client gets several chunks as one, and where a step's last tokens are cut."""
     async with fronting() as front:
         told, gate = Told(), asyncio.Event()
@@ -143,7 +143,7 @@ async def test_each_token_has_its_log_probabilities() -> None:
         assert not any(chunk.emission.logprobs for chunk in (await front.ask("x")).chunks)
 
 
-async def test_echo_begins_the_text_with_the_prompt() -> None:
+async def test_echo_prepends_the_prompt_to_the_text_of_each_choice() -> None:
     async with fronting() as front:
         plain = await front.ask("hello", 9)
         told = await front.ask("hello", 9, echo=True, n=2)
@@ -196,7 +196,7 @@ async def test_echoed_prompt_has_log_probabilities_in_every_choice(kind: Any, le
         assert len(short.tokens) == 2
 
 
-async def test_offsets_do_not_depend_on_drafts() -> None:
+async def test_token_text_offsets_are_equal_with_and_without_speculation() -> None:
     async with fronting() as front:
         found = []
         for wish in (SPECULATIVE, AUTOREGRESSIVE):
@@ -209,7 +209,9 @@ async def test_offsets_do_not_depend_on_drafts() -> None:
     assert found[0] == found[1]
 
 
-async def test_only_a_chats_answer_is_a_text_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_detokenizer_treats_all_but_a_fresh_chat_answer_as_a_continuation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The others go on from their prompts, and some chats' from a message: no space that they begin with is dropped."""
     async with fronting() as front:
         tokenizer, noted = front.worker.tokenizer, list[bool]()
@@ -221,7 +223,7 @@ async def test_only_a_chats_answer_is_a_text_of_its_own(monkeypatch: pytest.Monk
     assert noted == [True, True, True, True, True, True, False, False]  # what is sent, and what finds stop strings
 
 
-async def test_without_a_limit_an_answer_takes_what_there_is() -> None:
+async def test_unset_max_tokens_takes_the_rest_of_the_context() -> None:
     def small() -> LoadedModels:
         return models(context_length=100)
 

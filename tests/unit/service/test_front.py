@@ -170,7 +170,7 @@ def check_counts(told: Told) -> None:
     assert all(len(chunk.pieces) == len(chunk.emission.tokens) for chunk in told.chunks)
 
 
-async def test_both_modes_give_the_same_text() -> None:
+async def test_speculative_and_autoregressive_modes_give_the_same_tokens() -> None:
     async with fronting() as front:
         speculative = await front.ask("hello", 60, wish=SPECULATIVE)
         plain = await front.ask("hello", 60, wish=AUTOREGRESSIVE)
@@ -186,7 +186,7 @@ async def test_both_modes_give_the_same_text() -> None:
     assert plain.finished.outcome.stats.counts.drafted == 0
 
 
-async def test_chat_and_its_rendered_tokens_are_one_prompt() -> None:
+async def test_chat_and_its_rendered_token_ids_give_the_same_answer() -> None:
     async with fronting() as front:
         rendered = front.worker.tokenizer.render_chat([{"role": "user", "content": "hi"}])
         chat = await front.ask(Chat((Message("user", "hi"),)))
@@ -195,7 +195,7 @@ async def test_chat_and_its_rendered_tokens_are_one_prompt() -> None:
     assert chat.started.prompt_tokens == len(rendered)
 
 
-async def test_a_stop_string_ends_the_text_before_it() -> None:
+async def test_stop_string_ends_the_answer_and_is_left_out_of_the_text() -> None:
     async with fronting() as front:
         whole = await front.ask("stop here", 60)
         stop = next(whole.text[i : i + 3] for i in range(20, 57) if "\ufffd" not in whole.text[i : i + 3])
@@ -207,27 +207,27 @@ async def test_a_stop_string_ends_the_text_before_it() -> None:
             check_counts(told)
 
 
-async def test_end_of_text_is_a_token_without_text() -> None:
+async def test_end_of_text_token_stops_the_answer_as_its_last_token() -> None:
     async with fronting(lambda: models(eos_after=20)) as front:
         told = await front.ask("abc", None)
     assert (told.reason, told.finished.stop, told.tokens[-1]) == (FinishReason.STOP, "", 255)
     check_counts(told)
 
 
-async def test_a_full_context_ends_with_length() -> None:
+async def test_answer_that_fills_the_context_finishes_with_length() -> None:
     async with fronting(lambda: models(context_length=64)) as front:
         told = await front.ask("x" * 40, 64)
     assert (told.reason, len(told.tokens)) == (FinishReason.LENGTH, 24)
 
 
-async def test_a_seed_repeats_a_sampled_text() -> None:
+async def test_equal_seeds_repeat_a_sampled_answer() -> None:
     async with fronting() as front:
         sampled = [SamplingParams(temperature=20.0, seed=seed) for seed in (7, 7, 8)]
         first, second, other = [(await front.ask("x", 30, sampling=sampling)).tokens for sampling in sampled]
     assert first == second != other
 
 
-async def test_a_request_that_a_bug_refuses_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_that_fails_by_an_internal_exception_counts_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **more: object) -> None:
         raise LookupError("a bug")
 
@@ -239,7 +239,7 @@ async def test_a_request_that_a_bug_refuses_is_counted(monkeypatch: pytest.Monke
         assert front.refusals == [EngineFailure]
 
 
-async def test_the_plan_says_how_the_wish_was_met() -> None:
+async def test_decode_plan_tells_how_requested_depth_and_drafter_were_applied() -> None:
     async with fronting() as front:
         plan = (await front.ask("x", 4, wish=RequestedPlan(max_draft_tokens=15))).started.plan
         assert plan.max_draft_tokens == 4
@@ -251,7 +251,7 @@ async def test_the_plan_says_how_the_wish_was_met() -> None:
         assert plan.drafter == PROMPT_LOOKUP
 
 
-async def test_telemetry_is_told_of_each_request_once() -> None:
+async def test_telemetry_gets_start_text_and_outcome_of_a_request_once() -> None:
     async with fronting() as front:
         chat = Chat((Message("user", "hi"),))
         told = await front.ask(chat, 9, stop=("zz",), workload=WorkloadClass.CHAT, caller="me")
@@ -268,7 +268,7 @@ async def test_telemetry_is_told_of_each_request_once() -> None:
         assert heard.text == told.text
 
 
-async def test_telemetry_knows_the_end_before_the_front() -> None:
+async def test_telemetry_gets_the_outcome_before_the_client_gets_the_last_event() -> None:
     async with fronting() as front:
         known: list[bool] = []
 
@@ -289,7 +289,9 @@ async def test_telemetry_knows_the_end_before_the_front() -> None:
         (RawText(""), {"problem": InvalidRequest("mode", 9, "DECODE_MODE_AUTO")}, "mode"),
     ],
 )
-async def test_a_wrong_request_is_refused_and_counted(prompt: Prompt, fields: dict[str, Any], name: str) -> None:
+async def test_invalid_request_is_refused_by_field_and_counted(
+    prompt: Prompt, fields: dict[str, Any], name: str
+) -> None:
     async with fronting() as front:
         with pytest.raises(InvalidRequest) as refused:
             await front.ask(prompt, **{"max_tokens": 5, **fields})
@@ -298,7 +300,7 @@ async def test_a_wrong_request_is_refused_and_counted(prompt: Prompt, fields: di
         assert (front.service.refused, front.service.open_requests) == (1, 0)
 
 
-async def test_messages_rejected_by_the_template_are_the_callers_error() -> None:
+async def test_messages_rejected_by_the_chat_template_are_an_invalid_request() -> None:
     def refuse(messages: object, *more: object) -> list[int]:
         raise ValueError("roles must alternate")
 
@@ -308,7 +310,7 @@ async def test_messages_rejected_by_the_template_are_the_callers_error() -> None
             await front.ask(Chat((Message("user", "a"), Message("user", "b"))))
 
 
-async def test_a_full_queue_says_when_to_retry() -> None:
+async def test_full_queue_refuses_a_request_with_a_retry_delay() -> None:
     async with fronting(slow, max_batch=1, queue_capacity=2) as front:
         _, running = front.begin("x", 60)
         await eventually(lambda: front.worker.status().active == 1)
@@ -323,7 +325,7 @@ async def test_a_full_queue_says_when_to_retry() -> None:
         assert front.service.refused == 1
 
 
-async def test_requests_in_hand_are_bounded() -> None:
+async def test_request_over_the_active_limit_is_refused_with_queue_full() -> None:
     async with fronting(slow, limit=2) as front:
         running = [front.begin("x", 50) for _ in range(2)]
         await eventually(lambda: all(told.events for told, _ in running))
@@ -334,7 +336,7 @@ async def test_requests_in_hand_are_bounded() -> None:
         assert (await front.ask("x")).error is None
 
 
-async def test_a_draining_service_refuses_and_lets_the_rest_end() -> None:
+async def test_draining_service_refuses_new_requests_and_finishes_running_ones() -> None:
     async with fronting(slow) as front:
         told, running = front.begin("x", 30)
         await eventually(lambda: told.events)
@@ -348,7 +350,7 @@ async def test_a_draining_service_refuses_and_lets_the_rest_end() -> None:
         assert await front.service.wait_idle(1.0)
 
 
-async def test_requests_that_a_stop_cuts_short_end_with_an_error() -> None:
+async def test_closing_the_worker_ends_a_running_request_with_not_serving() -> None:
     async with fronting(slow) as front:
         told, running = front.begin("x", 4000)
         await eventually(lambda: told.chunks)
@@ -359,7 +361,7 @@ async def test_requests_that_a_stop_cuts_short_end_with_an_error() -> None:
         check_counts(told)
 
 
-async def test_an_engine_error_follows_the_end_of_the_answer() -> None:
+async def test_engine_error_finishes_the_answer_with_reason_error() -> None:
     def failing() -> LoadedModels:
         loaded = models()
         loaded.target.fail_on_token = 1
@@ -372,7 +374,7 @@ async def test_an_engine_error_follows_the_end_of_the_answer() -> None:
         assert front.outcomes == [FinishReason.ERROR]
 
 
-async def test_a_cancelled_task_cancels_its_request() -> None:
+async def test_cancelled_task_cancels_its_request_in_the_engine() -> None:
     async with fronting(slow) as front:
         told, running = front.begin("x", 4000)
         await eventually(lambda: len(told.chunks) > 1)
@@ -386,7 +388,7 @@ async def test_a_cancelled_task_cancels_its_request() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "reason"), [(60.0, FinishReason.CANCELLED), (0.01, FinishReason.DEADLINE)])
-async def test_a_task_that_is_cancelled_while_tokenising_is_counted(seconds: float, reason: FinishReason) -> None:
+async def test_request_cancelled_while_tokenising_is_counted_by_reason(seconds: float, reason: FinishReason) -> None:
     async with fronting() as front:
         begun, go_on = threading.Event(), threading.Event()
         encode = front.worker.tokenizer.encode
@@ -409,7 +411,7 @@ async def test_a_task_that_is_cancelled_while_tokenising_is_counted(seconds: flo
         assert (told.events, front.service.open_requests) == ([], 0)
 
 
-async def test_a_deadline_ends_waiting_and_running_requests() -> None:
+async def test_deadline_ends_queued_and_running_requests() -> None:
     async with fronting(slow, max_batch=1) as front:
         told, running = front.begin("x", 4000, deadline=time.monotonic() + 0.6)
         await eventually(lambda: told.events)
@@ -420,14 +422,14 @@ async def test_a_deadline_ends_waiting_and_running_requests() -> None:
         assert (waiting.tokens, front.outcomes) == ([], [FinishReason.DEADLINE] * 2)
 
 
-async def test_a_deadline_that_has_passed_is_refused() -> None:
+async def test_request_with_a_passed_deadline_is_refused() -> None:
     async with fronting() as front:
         with pytest.raises(DeadlineExceeded, match="before the request reached the engine"):
             await front.ask("x", deadline=time.monotonic() - 1)
         assert front.refusals == [DeadlineExceeded]
 
 
-async def test_a_client_that_leaves_at_its_deadline_counts_as_late() -> None:
+async def test_client_cancelling_at_its_deadline_counts_as_deadline() -> None:
     async with fronting(slow) as front:
         told, running = front.begin("x", 4000, deadline=(end := time.monotonic() + 60))
         await eventually(lambda: told.events)
@@ -440,7 +442,7 @@ async def test_a_client_that_leaves_at_its_deadline_counts_as_late() -> None:
         assert front.outcomes == [FinishReason.DEADLINE]
 
 
-async def test_a_client_that_never_reads_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+async def test_client_that_reads_nothing_is_cancelled_after_the_stall_time(caplog: pytest.LogCaptureFixture) -> None:
     async def stuck(event: Event) -> None:
         await asyncio.Event().wait()
 
@@ -452,7 +454,7 @@ async def test_a_client_that_never_reads_is_cancelled(caplog: pytest.LogCaptureF
         assert front.outcomes == [FinishReason.CANCELLED]
 
 
-async def test_a_slow_client_gets_every_token_in_fewer_chunks() -> None:
+async def test_slow_client_gets_every_token_merged_into_fewer_chunks() -> None:
     async with fronting() as front:
         fast = await front.ask("x", 400)
         told, gate = Told(), asyncio.Event()
@@ -471,7 +473,7 @@ async def test_a_slow_client_gets_every_token_in_fewer_chunks() -> None:
         assert len(told.chunks) == 1 < len(fast.chunks)
 
 
-async def test_before_the_model_is_loaded_requests_are_refused() -> None:
+async def test_requests_are_refused_before_the_model_is_loaded() -> None:
     front = Front(models)
     with pytest.raises(NotServing):
         await front.ask("x")
@@ -480,7 +482,7 @@ async def test_before_the_model_is_loaded_requests_are_refused() -> None:
     front.service.close()
 
 
-async def test_the_model_is_described_with_its_defaults() -> None:
+async def test_model_description_gives_names_context_length_and_defaults() -> None:
     async with fronting() as front:
         model = front.service.model()
     assert (model.info.model, model.info.draft_model, model.info.context_length) == ("scripted", "scripted-draft", 4096)
@@ -488,7 +490,7 @@ async def test_the_model_is_described_with_its_defaults() -> None:
     assert (model.depth_mode, model.chat_template) == (DepthMode.FIXED, True)
 
 
-async def test_without_a_limit_an_answer_takes_what_there_is() -> None:
+async def test_unset_max_tokens_takes_the_rest_of_the_context() -> None:
     def small() -> LoadedModels:
         return scripted_models(0.7, context_length=100)
 

@@ -50,7 +50,7 @@ def with_tool(**fields: str) -> Chat:
     return replace(CHAT, tools=(*CHAT.tools, Tool("next", "", "")._replace(**fields)))
 
 
-def test_a_whole_chat_is_in_order() -> None:
+def test_valid_chat_passes_the_check_with_every_tool_choice() -> None:
     check_chat(CHAT)
     for choice in (*ToolMode, "weather"):
         check_chat(replace(CHAT, tool_choice=choice))
@@ -91,7 +91,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("chat", "field", "allowed"), BAD, ids=lambda v: v if isinstance(v, str) else "")
-def test_fault_in_a_chat_is_named_by_its_field(chat: Chat, field: str, allowed: str) -> None:
+def test_invalid_chat_is_refused_by_field_and_allowed_values(chat: Chat, field: str, allowed: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         check_chat(chat)
     assert caught.value.field == field
@@ -100,20 +100,20 @@ def test_fault_in_a_chat_is_named_by_its_field(chat: Chat, field: str, allowed: 
 
 
 @pytest.mark.parametrize("name", ["auto", "none", "required"])
-def test_a_tool_may_be_named_like_a_mode(name: str) -> None:
+def test_tool_named_like_a_tool_choice_mode_is_accepted(name: str) -> None:
     chat = replace(CHAT, tools=(Tool(name),), tool_choice=name)
     check_chat(chat)
     assert chat.demands_call
     assert chat.shown_tools
 
 
-def test_json_that_is_no_object_is_named() -> None:
+def test_json_field_that_is_not_an_object_is_refused_by_name() -> None:
     assert json_object('{"a": {"b": []}}', "x") == {"a": {"b": []}}
     with pytest.raises(InvalidRequest, match=r"x: got '\[\]'; allowed: a JSON object"):
         json_object("[]", "x")
 
 
-def test_telemetry_has_messages_in_parts() -> None:
+def test_telemetry_splits_messages_into_reasoning_and_tool_call_parts() -> None:
     assert message_parts(CHAT.messages[3]) == (
         "assistant",
         (
@@ -132,7 +132,7 @@ def test_telemetry_has_messages_in_parts() -> None:
     "arguments",
     ["", "[1]", '{"a": NaN}', '{"a": ' * 65 + "1" + "}" * 65, '{"a": "\\ud83e"}', '{"a": ' * 99_999, '{"a": 1'],
 )
-def test_arguments_of_an_earlier_call_that_are_no_object_are_text_in_one(arguments: str) -> None:
+def test_malformed_arguments_of_a_past_tool_call_are_wrapped_in_an_object(arguments: str) -> None:
     chat = with_call(arguments=arguments)
     check_chat(chat)
     shown = message_dict(chat.messages[6])["tool_calls"][0]["function"]["arguments"]

@@ -21,7 +21,7 @@ from draftd.service.peers import (
 from tests.wire_edge import opened
 
 
-def test_messages_that_come_to_nothing_are_read_slowly() -> None:
+def test_verifier_throttles_edge_messages_that_earn_no_verdicts() -> None:
     async def seconds(verdicts: bool) -> float:
         connection, began = PeerConnection(Peer("e"), "address"), time.monotonic()
         for _ in range(200):
@@ -34,7 +34,7 @@ def test_messages_that_come_to_nothing_are_read_slowly() -> None:
     assert asyncio.run(seconds(verdicts=True)) < 0.2
 
 
-def test_peer_that_reads_nothing_is_cut_off() -> None:
+def test_verifier_cuts_off_an_edge_with_4096_unread_messages() -> None:
     async def read() -> None:
         connection = PeerConnection(Peer("e"), "address")
         for message in range(MOST_UNREAD + 100):
@@ -59,7 +59,7 @@ def held(connection: PeerConnection, number: int) -> VerifiedSequence:
     )
 
 
-def test_no_step_is_due_for_a_peer_that_does_not_read() -> None:
+def test_verifier_pauses_steps_for_an_edge_with_too_many_unread_messages() -> None:
     woken = list[bool]()
 
     async def due() -> list[bool]:
@@ -91,7 +91,7 @@ def verdicts(peer: Peer, number: int) -> None:
         count_verdict(peer.open[0], Verdict(0, 3, (7,), 0, 0))
 
 
-def test_an_edge_is_new_until_something_has_come_of_it() -> None:
+def test_edge_counts_as_new_until_its_32nd_verdict() -> None:
     peer = peer_with("e", 1)
     verdicts(peer, 31)
     assert peer.share_key == NEW_EDGES

@@ -86,7 +86,7 @@ def test_missing_request_fields_get_their_defaults() -> None:
     assert math.copysign(1, negative.temperature) == math.copysign(1, negative.min_p) == 1
 
 
-def test_the_default_leaves_room_for_the_prompt() -> None:
+def test_default_max_tokens_fits_the_context_after_the_prompt() -> None:
     tight = replace(MODEL, info=replace(MODEL.info, largest_context=60))
     assert [default_max_tokens(prompt, MODEL) for prompt in (10, 90)] == [32, 10]
     assert [default_max_tokens(prompt, tight) for prompt in (10, 40, 70)] == [32, 20, 1]
@@ -148,7 +148,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("bad", "field", "allowed"), BAD, ids=lambda v: v if isinstance(v, str) else "")
-def test_a_wrong_field_is_named_with_what_is_allowed(bad: Request, field: str, allowed: str) -> None:
+def test_invalid_request_field_is_refused_with_the_allowed_values(bad: Request, field: str, allowed: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         validate_request(bad, MODEL)
     assert caught.value.field == field
@@ -156,12 +156,12 @@ def test_a_wrong_field_is_named_with_what_is_allowed(bad: Request, field: str, a
     assert len(caught.value.message) < 400
 
 
-def test_a_model_without_a_template_takes_no_chat() -> None:
+def test_chat_is_refused_for_a_model_without_a_chat_template() -> None:
     with pytest.raises(InvalidRequest, match="prompt or tokens: this model has no chat template"):
         validate_request(chat(("user", "x")), served(100, 50, 32, chat_template=False))
 
 
-def test_tools_are_refused_where_the_template_takes_none_and_they_are_not_offered_as_text() -> None:
+def test_tools_are_refused_if_neither_template_nor_generic_tools_takes_them() -> None:
     asked = Request(Chat((Message("user", "x"),), (Tool("wait"),)))
     with pytest.raises(InvalidRequest, match=r"chat\.tools: got '1 tools'; allowed: none: .*model\.generic_tools"):
         validate_request(asked, MODEL)
@@ -169,7 +169,7 @@ def test_tools_are_refused_where_the_template_takes_none_and_they_are_not_offere
 
 
 @pytest.mark.parametrize("n", [0, 100, 5000])
-def test_a_prompt_leaves_room_for_one_token(n: int) -> None:
+def test_prompt_that_is_empty_or_fills_the_context_is_refused(n: int) -> None:
     check_length(range(99), RawText(""), MODEL)
     with pytest.raises(InvalidRequest, match="1 to 99 tokens"):
         check_length(range(n), RawText(""), MODEL)

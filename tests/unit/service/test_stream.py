@@ -27,7 +27,7 @@ def stream() -> TokenStream:
     return TokenStream(Mailbox(asyncio.get_running_loop()), lambda outcome: None)
 
 
-async def test_tokens_of_the_engine_arrive_whole_and_in_order() -> None:
+async def test_engine_tokens_reach_each_stream_completely_and_in_order() -> None:
     mailbox = Mailbox(asyncio.get_running_loop())
     streams = [TokenStream(mailbox, lambda outcome: None) for _ in range(4)]
 
@@ -50,7 +50,7 @@ async def test_tokens_of_the_engine_arrive_whole_and_in_order() -> None:
     thread.join()
 
 
-async def test_a_step_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_engine_step_wakes_the_event_loop_once_for_all_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     mailbox = Mailbox(asyncio.get_running_loop())
     written: list[bytes] = []
     real = mailbox._write
@@ -67,7 +67,7 @@ async def test_a_step_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert [await s.take() for s in streams] == [emission(1)] * 8
 
 
-async def test_a_wake_up_that_cannot_be_written_delays_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_wake_up_write_delays_no_token_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     mailbox = Mailbox(asyncio.get_running_loop())
     monkeypatch.setattr(mailbox, "_write", lambda *_: -1)
     streams = [TokenStream(mailbox, lambda outcome: None) for _ in range(2)]
@@ -78,7 +78,7 @@ async def test_a_wake_up_that_cannot_be_written_delays_no_stream(monkeypatch: py
             assert [await s.take() for s in streams] == [emission(number)] * 2
 
 
-async def test_a_stream_that_fails_delays_no_other() -> None:
+async def test_token_stream_whose_handler_raises_delays_no_other_stream() -> None:
     mailbox = Mailbox(asyncio.get_running_loop())
 
     def fails(outcome: Outcome) -> None:
@@ -92,7 +92,7 @@ async def test_a_stream_that_fails_delays_no_other() -> None:
         assert await other.take() == emission(1)
 
 
-async def test_the_engine_does_not_give_up_the_interpreter_lock_to_post() -> None:
+async def test_engine_posts_tokens_without_giving_up_the_interpreter_lock() -> None:
     """The loop's thread, blocked in its selector, must not run between two posts of one step."""
     mailbox = Mailbox(asyncio.get_running_loop())
     heard: list[object] = []
@@ -119,7 +119,7 @@ async def test_the_engine_does_not_give_up_the_interpreter_lock_to_post() -> Non
     assert len(heard) == 200
 
 
-async def test_a_slow_client_gets_what_has_gathered_in_one_message() -> None:
+async def test_token_stream_merges_waiting_tokens_into_one_message() -> None:
     s = stream()
     for i in range(100):
         s.on_tokens(emission(i))
@@ -128,7 +128,7 @@ async def test_a_slow_client_gets_what_has_gathered_in_one_message() -> None:
     assert taken == emission(*range(100))
 
 
-async def test_tokens_merged_into_a_message_are_bounded() -> None:
+async def test_token_stream_merges_at_most_4096_tokens_into_a_message() -> None:
     s = stream()
     for i in range(5000):
         s.on_tokens(emission(i))
@@ -142,7 +142,7 @@ async def test_tokens_merged_into_a_message_are_bounded() -> None:
     assert await s.take() is None
 
 
-async def test_the_end_is_heard_late_when_the_handler_has_gone() -> None:
+async def test_abandoned_token_stream_still_reports_the_outcome() -> None:
     late: list[Outcome] = []
     s = TokenStream(Mailbox(asyncio.get_running_loop()), late.append)
     s.on_tokens(emission(1))
@@ -155,7 +155,7 @@ async def test_the_end_is_heard_late_when_the_handler_has_gone() -> None:
     assert s.exhausted  # nothing is kept for a handler that has gone
 
 
-async def test_a_cancelled_wait_leaves_the_stream_usable() -> None:
+async def test_token_stream_stays_usable_after_a_cancelled_wait() -> None:
     s = stream()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
@@ -190,7 +190,7 @@ async def failing() -> None:
         await write(raising())
 
 
-async def test_a_write_that_never_ends_is_given_up() -> None:
+async def test_client_write_that_never_ends_fails_as_stalled() -> None:
     with pytest.raises(ClientStalled, match=r"nothing was read for 0\.05 s"):
         await stuck(0.05)
     task = asyncio.current_task()
@@ -198,25 +198,25 @@ async def test_a_write_that_never_ends_is_given_up() -> None:
     assert task.cancelling() == 0
 
 
-async def test_waiting_for_the_engine_is_no_stall() -> None:
+async def test_waiting_for_the_engine_does_not_count_as_a_client_stall() -> None:
     async with stall_guard(0.05) as write:
         for _ in range(3):
             await asyncio.sleep(0.1)
             await write(asyncio.sleep(0.01))
 
 
-async def test_many_short_writes_are_no_stall() -> None:
+async def test_many_short_client_writes_do_not_count_as_a_stall() -> None:
     async with stall_guard(2.0) as write:
         for _ in range(80):
             await write(asyncio.sleep(0.04))
 
 
-async def test_write_without_a_time_limit_waits_on() -> None:
+async def test_client_write_without_a_stall_limit_is_not_ended() -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(stuck(None), 0.1)
 
 
-async def test_the_clients_own_cancellation_stays_a_cancellation() -> None:
+async def test_cancellation_of_a_stalled_write_stays_a_cancellation() -> None:
     task = asyncio.create_task(stuck(10))
     await asyncio.sleep(0.01)
     task.cancel()
@@ -224,7 +224,7 @@ async def test_the_clients_own_cancellation_stays_a_cancellation() -> None:
         await task
 
 
-async def test_error_within_a_time_limit_propagates_and_leaves_no_timer() -> None:
+async def test_error_of_a_stall_guarded_write_propagates() -> None:
     with pytest.raises(ValueError, match="own"):
         await failing()
     await asyncio.sleep(0.05)

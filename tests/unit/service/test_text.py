@@ -72,7 +72,7 @@ def pieces(text: str, cuts: Sequence[int]) -> list[str]:
 
 
 @given(SMALL, STOPS, st.lists(st.integers(0, 40), max_size=8))
-def test_text_ends_before_the_first_stop_string_however_it_was_cut(
+def test_text_ends_before_the_first_stop_string_at_any_chunk_boundaries(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
     scanner = StopScanner(stops)
@@ -81,7 +81,7 @@ def test_text_ends_before_the_first_stop_string_however_it_was_cut(
 
 
 @given(SMALL, STOPS)
-def test_no_more_is_held_back_than_may_become_a_stop_string(text: str, stops: list[str]) -> None:
+def test_stop_scanner_holds_back_only_a_possible_stop_string_prefix(text: str, stops: list[str]) -> None:
     scanner = StopScanner(stops)
     shown = ""
     for i, character in enumerate(text, 1):
@@ -93,7 +93,7 @@ def test_no_more_is_held_back_than_may_become_a_stop_string(text: str, stops: li
 
 
 @given(st.text(max_size=60), st.lists(st.text(min_size=1, max_size=3), max_size=3))
-def test_any_text_survives_being_split_into_bytes(text: str, stops: list[str]) -> None:
+def test_detokenized_bytes_give_the_text_up_to_its_first_stop_string(text: str, stops: list[str]) -> None:
     tokenizer = ByteTokenizer(257)
     stream = PlainText(tokenizer, StopConditions(stops))
     parts = stream.add(tokenizer.encode(text))
@@ -102,7 +102,7 @@ def test_any_text_survives_being_split_into_bytes(text: str, stops: list[str]) -
 
 
 @given(SMALL, STOPS, st.integers(1, 6))
-def test_the_engines_matcher_and_the_stream_agree(text: str, stops: list[str], width: int) -> None:
+def test_engine_stop_matcher_and_text_stream_stop_at_the_same_token(text: str, stops: list[str], width: int) -> None:
     tokenizer = ByteTokenizer(257)
     tokens = tokenizer.encode(text)
     matcher, stream = stop_matcher(tokenizer, StopConditions(stops), None), PlainText(tokenizer, StopConditions(stops))
@@ -121,7 +121,7 @@ def test_the_engines_matcher_and_the_stream_agree(text: str, stops: list[str], w
     assert emitted == (len(before) + len(stop) if stop else len(text))
 
 
-def test_a_character_of_four_bytes_appears_with_its_last_byte() -> None:
+def test_multi_byte_character_appears_with_its_last_token() -> None:
     tokenizer = ByteTokenizer(257)
     stream = PlainText(tokenizer)
     assert stream.add("🦙".encode()) == ["", "", "", "🦙"]
@@ -130,9 +130,7 @@ def test_a_character_of_four_bytes_appears_with_its_last_byte() -> None:
 @given(
     st.text(max_size=30), st.lists(st.text(min_size=1, max_size=2), max_size=2), st.integers(1, 7), st.integers(0, 9)
 )
-def test_an_offset_is_that_of_the_character_that_the_token_begins_in(
-    text: str, stops: list[str], width: int, before: int
-) -> None:
+def test_token_offset_is_the_position_of_its_character(text: str, stops: list[str], width: int, before: int) -> None:
     tokenizer, found = ByteTokenizer(257), list[int]()
     stream = PlainText(tokenizer, StopConditions(stops), TextForm(before=before))
     tokens = tokenizer.encode(text)
@@ -143,7 +141,7 @@ def test_an_offset_is_that_of_the_character_that_the_token_begins_in(
 
 @given(st.binary(max_size=30))
 @example(b"\xed\xa0\x00")  # half a surrogate pair, which Python's decoder holds until its third byte
-def test_an_offset_counts_what_unfinished_characters_became(data: bytes) -> None:
+def test_token_offsets_count_the_replacements_of_invalid_utf8(data: bytes) -> None:
     stream, offsets = PlainText(ByteTokenizer(257)), list[int]()
     text = "".join(stream.add(data, offsets)) + stream.finish()
     assert text == data.decode(errors="replace")
@@ -163,7 +161,7 @@ class Marked(ByteTokenizer):
         return self.special_tokens[token].encode() if token in self.special_tokens else super().token_bytes(token)
 
 
-def test_special_tokens_have_no_text_unless_it_is_asked_for() -> None:
+def test_special_tokens_have_no_text_unless_requested() -> None:
     tokens, offsets = [104, 0, 105, 1, 33], list[int]()
     stream = PlainText(Marked())
     assert stream.add(tokens, offsets) == ["h", "", "i", "", "!"]
@@ -173,14 +171,14 @@ def test_special_tokens_have_no_text_unless_it_is_asked_for() -> None:
     assert included.add(tokens) == ["h", "", "i", "<|b|>", "!"]
 
 
-def test_a_character_goes_on_beyond_a_special_token() -> None:
+def test_character_split_by_a_special_token_is_decoded() -> None:
     first, second = "é".encode()
     stream = PlainText(Marked())
     assert stream.add([first, 0, second]) == ["", "", "é"]
 
 
 @pytest.mark.parametrize("stop", ["<|b|>", "i<|b|>!"])
-def test_a_stop_string_finds_special_tokens(stop: str) -> None:
+def test_stop_string_matches_special_tokens(stop: str) -> None:
     tokens = [104, 0, 105, 1, 33, 104]
     stream, matcher = PlainText(Marked(), StopConditions([stop])), stop_matcher(Marked(), StopConditions([stop]), None)
     assert "".join(stream.add(tokens)) + stream.finish() == "hi!"[: 2 if stop == "<|b|>" else 1]
@@ -188,7 +186,7 @@ def test_a_stop_string_finds_special_tokens(stop: str) -> None:
     assert matcher.feed(tokens) == (4 if stop == "<|b|>" else 5)
 
 
-def test_an_unfinished_character_ends_as_a_replacement() -> None:
+def test_unfinished_character_at_the_end_becomes_the_replacement_character() -> None:
     stream = PlainText(ByteTokenizer(257))
     assert stream.add("é".encode()[:1]) == [""]
     assert stream.finish() == "\ufffd"
@@ -201,7 +199,7 @@ def test_end_of_text_has_no_text() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 7])
-def test_a_stop_string_over_token_boundaries_is_never_shown_in_part(width: int) -> None:
+def test_stop_string_split_over_tokens_is_never_partly_shown(width: int) -> None:
     tokenizer = ByteTokenizer(257)
     tokens = tokenizer.encode("one\nUser: two")
     stream = PlainText(tokenizer, StopConditions(["\nUser:"]))
@@ -212,19 +210,19 @@ def test_a_stop_string_over_token_boundaries_is_never_shown_in_part(width: int) 
     assert (shown, stream.stop) == ("one", "\nUser:")
 
 
-def test_beginning_of_a_stop_string_is_shown_at_the_end() -> None:
+def test_incomplete_stop_string_is_shown_when_the_text_ends() -> None:
     stream = PlainText(ByteTokenizer(257), StopConditions(["<end>"]))
     assert "".join(stream.add(b"text <en")) == "text "
     assert stream.finish() == "<en"
 
 
-def test_the_matcher_counts_the_token_that_completes_the_stop() -> None:
+def test_stop_matcher_counts_the_token_that_completes_the_stop_string() -> None:
     matcher = stop_matcher(ByteTokenizer(257), StopConditions(["cd"]), None)
     assert matcher.feed(b"ab") is None
     assert matcher.feed(b"cdef") == 2
 
 
-def test_a_stop_string_that_shows_only_after_the_last_token_cuts_text_and_no_token() -> None:
+def test_stop_string_found_after_the_last_token_cuts_text_but_no_token() -> None:
     tokenizer, stops, tokens = ByteTokenizer(257), ["\ufffd"], b"ab" + "é".encode()[:1]
     assert stop_matcher(tokenizer, StopConditions(stops), None).feed(tokens) is None
     stream = PlainText(tokenizer, StopConditions(stops))
@@ -265,7 +263,7 @@ async def test_each_kind_of_prompt_becomes_token_ids(executor: Executor) -> None
     assert await tokenise(Chat((Message("user", "hi"),)), tokenizer, MODEL, executor, ChatRenderer(), "") == rendered
 
 
-async def test_text_with_a_token_that_the_model_has_not_is_refused_by_its_name(executor: Executor) -> None:
+async def test_prompt_with_a_token_outside_the_vocabulary_is_refused(executor: Executor) -> None:
     few = replace(MODEL, info=replace(MODEL.info, vocab_size=127))
     for prompt, field in ((RawText("hé"), "prompt"), (Chat((Message("user", "\x7f"),)), "chat")):
         with pytest.raises(
@@ -275,7 +273,7 @@ async def test_text_with_a_token_that_the_model_has_not_is_refused_by_its_name(e
             await tokenise(prompt, ByteTokenizer(257), few, executor, ChatRenderer(), "")
 
 
-async def test_a_long_prompt_leaves_the_event_loop_free(executor: Executor) -> None:
+async def test_long_prompt_is_tokenised_without_blocking_the_event_loop(executor: Executor) -> None:
     tokenizer = Noting()
     tokenizer.gate.clear()
     task = asyncio.create_task(tokenise(RawText("x" * 9000), tokenizer, MODEL, executor, ChatRenderer(), ""))
@@ -288,19 +286,21 @@ async def test_a_long_prompt_leaves_the_event_loop_free(executor: Executor) -> N
 
 
 @pytest.mark.parametrize("prompt", [RawText("x" * 1_000_000), Chat((Message("user", "x" * 1_000_000),))])
-async def test_a_far_too_long_prompt_is_refused_by_its_beginning(prompt: Prompt, executor: Executor) -> None:
+async def test_far_too_long_prompt_is_refused_after_tokenising_only_its_start(
+    prompt: Prompt, executor: Executor
+) -> None:
     tokenizer = Noting()
     with pytest.raises(InvalidRequest, match="1000000 characters"):
         await tokenise(prompt, tokenizer, MODEL, executor, ChatRenderer(), "")
     assert tokenizer.encoded == [(160_000, False)]
 
 
-async def test_a_prompt_without_any_tokens_is_refused(executor: Executor) -> None:
+async def test_prompt_without_tokens_is_refused(executor: Executor) -> None:
     with pytest.raises(InvalidRequest, match="0 tokens"):
         await tokenise(RawText(""), ByteTokenizer(257), MODEL, executor, ChatRenderer(), "")
 
 
-def test_tokens_of_a_prompt_begin_where_its_text_has_them() -> None:
+def test_echoed_prompt_tokens_have_offsets_in_its_text() -> None:
     """Special tokens are text only where they were written; of ids alone they are."""
     tokenizer = ByteTokenizer(256)
     tokenizer.special_tokens = {1: "\x01", 2: "\x02"}

@@ -61,7 +61,7 @@ async def feed(transitions: Transitions, after: int | None) -> AsyncIterator[Rea
     await asyncio.gather(watch, return_exceptions=True)
 
 
-def test_kept_transitions_come_before_new_ones() -> None:
+def test_transition_watch_sends_past_transitions_before_new_ones() -> None:
     async def watched() -> list[int]:
         journal = Journal()
         record(journal, 5)
@@ -72,7 +72,7 @@ def test_kept_transitions_come_before_new_ones() -> None:
     assert asyncio.run(watched()) == [3, 4, 5, 6]
 
 
-def test_without_a_number_only_what_happens_from_now_on_comes() -> None:
+def test_transition_watch_without_a_number_sends_only_new_transitions() -> None:
     async def watched() -> list[int]:
         journal = Journal()
         record(journal, 5)
@@ -83,7 +83,7 @@ def test_without_a_number_only_what_happens_from_now_on_comes() -> None:
     assert asyncio.run(watched()) == [6, 7]
 
 
-def test_a_transition_between_listening_and_looking_comes_once() -> None:
+def test_transition_recorded_while_a_watch_begins_is_sent_once() -> None:
     class Racing(Journal):
         """Records one more before what is kept is known, and one right after: the first time."""
 
@@ -108,7 +108,7 @@ def test_a_transition_between_listening_and_looking_comes_once() -> None:
     assert asyncio.run(watched()) == [1, 2, 3, 4, 5]
 
 
-def test_transition_recorded_on_another_thread_wakes_the_watcher() -> None:
+def test_transitions_recorded_on_other_threads_reach_the_watcher_in_order() -> None:
     journal, room = Journal(), threading.Semaphore(32)
 
     def recording() -> None:
@@ -132,7 +132,7 @@ def test_transition_recorded_on_another_thread_wakes_the_watcher() -> None:
     assert asyncio.run(watched()) == list(range(1, 501))
 
 
-def test_a_watcher_that_falls_behind_hears_where_to_go_on() -> None:
+def test_lagging_transition_watcher_is_ended_with_the_number_to_resume_after() -> None:
     async def watched() -> tuple[list[int], str]:
         journal = Journal()
         async with feed(transitions_of(journal), None) as read:
@@ -148,7 +148,7 @@ def test_a_watcher_that_falls_behind_hears_where_to_go_on() -> None:
     assert "fell more than 1000 transitions behind; watch again with after_number 64" in message
 
 
-def test_a_long_past_is_not_falling_behind() -> None:
+def test_transition_watch_replays_a_long_history_without_stalling() -> None:
     async def watched() -> list[int]:
         journal = Journal()
         record(journal, 200)
@@ -159,7 +159,7 @@ def test_a_long_past_is_not_falling_behind() -> None:
     assert asyncio.run(watched()) == list(range(1, 202))
 
 
-def test_no_more_may_watch_than_the_limit_and_who_goes_makes_room() -> None:
+def test_transition_watchers_over_the_limit_are_refused_until_a_watcher_leaves() -> None:
     async def watched() -> None:
         journal = Journal()
         watchers = transitions_of(journal)
@@ -178,7 +178,7 @@ def test_no_more_may_watch_than_the_limit_and_who_goes_makes_room() -> None:
     asyncio.run(watched())
 
 
-def test_a_watch_sends_each_transition_until_the_daemon_stops() -> None:
+def test_transition_watch_sends_each_transition_until_the_daemon_stops() -> None:
     async def watched() -> list[object]:
         journal, stopping = Journal(), asyncio.Event()
         record(journal, 3)
@@ -202,7 +202,7 @@ def test_a_watch_sends_each_transition_until_the_daemon_stops() -> None:
     assert asyncio.run(watched()) == ["begun", 2, 3, 4]
 
 
-def test_a_watcher_that_never_reads_is_ended() -> None:
+def test_transition_watcher_that_never_reads_is_ended() -> None:
     async def stuck(*given: object) -> None:
         await asyncio.Event().wait()
 
@@ -215,7 +215,7 @@ def test_a_watcher_that_never_reads_is_ended() -> None:
     asyncio.run(watched())
 
 
-def test_the_latest_after_a_number_are_listed() -> None:
+def test_transition_list_returns_the_latest_after_a_number_up_to_a_limit() -> None:
     journal = Journal()
     record(journal, 150)
 
@@ -234,7 +234,7 @@ def test_the_latest_after_a_number_are_listed() -> None:
 
 
 @pytest.mark.parametrize("after", [-1, 8, 2**63 - 1])
-async def test_a_number_that_is_yet_to_come_is_refused(after: int) -> None:
+async def test_transition_number_outside_the_recorded_range_is_refused(after: int) -> None:
     journal = Journal()
     record(journal, 7)
     transitions = transitions_of(journal)
@@ -245,7 +245,7 @@ async def test_a_number_that_is_yet_to_come_is_refused(after: int) -> None:
             pass
 
 
-async def test_before_the_first_transition_only_nought_is_after() -> None:
+async def test_empty_transition_journal_accepts_only_after_number_zero() -> None:
     assert transitions_of(Journal()).latest(0, 0) == []
     with pytest.raises(InvalidRequest, match="allowed: 0 to 0"):
         transitions_of(Journal()).latest(0, 1)
