@@ -24,7 +24,7 @@ TARGETED = {
 }
 
 
-def test_setting_the_default_keeps_everything_else_that_the_operator_wrote() -> None:
+def test_setting_the_flag_default_keeps_the_rest_of_the_flag_document() -> None:
     changed = flag.with_default_variant(TARGETED, "off")
     assert flag.default_variant(changed) == "off"
     assert flag.default_variant(TARGETED) == "on"
@@ -32,18 +32,18 @@ def test_setting_the_default_keeps_everything_else_that_the_operator_wrote() -> 
     assert changed == TARGETED
 
 
-def test_the_flag_is_added_to_a_file_of_other_flags() -> None:
+def test_setting_the_default_adds_the_flag_to_a_document_without_it() -> None:
     changed = flag.with_default_variant({"flags": {"other": {}}}, "off")
     assert flag.default_variant(changed) == "off"
     assert "other" in changed["flags"]
 
 
-def test_an_unknown_variant_is_refused_with_those_there_are() -> None:
+def test_unknown_flag_variant_is_refused_with_the_allowed_variants() -> None:
     with pytest.raises(InvalidRequest, match="allowed: on, off"):
         flag.with_default_variant(TARGETED, "maybe")
 
 
-def test_a_disabled_flag_is_not_set_because_that_would_change_nothing() -> None:
+def test_setting_a_disabled_flag_is_refused_as_read_only() -> None:
     document = json.loads(json.dumps(TARGETED))
     document["flags"][flag.FLAG_KEY]["state"] = "DISABLED"
     with pytest.raises(FlagReadOnly, match="DISABLED"):
@@ -60,11 +60,11 @@ def test_a_disabled_flag_is_not_set_because_that_would_change_nothing() -> None:
         ('{"flags": {"speculative-decoding": {"variants": []}}}', 'no object "variants"'),
     ],
 )
-def test_a_broken_document_is_explained(text: str, said: str) -> None:
+def test_malformed_flag_document_is_rejected_with_its_fault(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         flag.parse(text)
 
 
-def test_a_boolean_default_reads_as_flagd_reads_it() -> None:
+def test_boolean_flag_default_is_read_as_its_lowercase_name() -> None:
     document = flag.parse('{"flags": {"speculative-decoding": {"variants": {"true": true}, "defaultVariant": true}}}')
     assert flag.default_variant(document) == "true"

@@ -53,7 +53,7 @@ def document(default: str = "on", targeting: dict[str, Any] | None = None) -> st
     return json.dumps({"flags": {FLAG_KEY: flag}})
 
 
-def test_a_missing_file_is_written_with_the_configured_default(path: Path) -> None:
+def test_missing_flag_file_is_created_with_the_configured_default(path: Path) -> None:
     service = FlagService(FlagSettings(file=path, default_variant="off"))
     try:
         assert json.loads(path.read_text())["flags"][FLAG_KEY]["defaultVariant"] == "off"
@@ -62,14 +62,14 @@ def test_a_missing_file_is_written_with_the_configured_default(path: Path) -> No
         service.close()
 
 
-def test_a_flip_is_in_force_when_set_variant_returns_every_time(service: FlagService) -> None:
+def test_flag_change_is_effective_when_set_variant_returns(service: FlagService) -> None:
     for variant in ("off", "on", "off", "off", "on"):
         service.set_variant(variant)
         assert service.evaluate(ANY).variant == variant
         assert service.state().default_variant == variant
 
 
-def test_flag_watcher_continues_after_an_exception(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flag_file_watcher_continues_after_an_exception(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look, failures = FileWatcher.safe_load_data, iter((True, True))
 
     def failing(watcher: FileWatcher) -> None:
@@ -86,7 +86,7 @@ def test_flag_watcher_continues_after_an_exception(path: Path, monkeypatch: pyte
         service.close()
 
 
-def test_targeting_by_workload_and_by_caller_decides_and_says_so(service: FlagService, path: Path) -> None:
+def test_flag_targeting_selects_the_variant_by_workload_or_caller(service: FlagService, path: Path) -> None:
     path.write_text(document(targeting=PROSE_OFF))
     prose = FlagContext("model", WorkloadClass.PROSE)
     until(lambda: not service.evaluate(prose).value)
@@ -97,7 +97,7 @@ def test_targeting_by_workload_and_by_caller_decides_and_says_so(service: FlagSe
     assert service.evaluate(FlagContext(caller="person")).value
 
 
-def test_setting_the_default_keeps_targeting_and_is_in_force_behind_it(service: FlagService, path: Path) -> None:
+def test_setting_the_flag_default_keeps_targeting_rules_that_hide_it(service: FlagService, path: Path) -> None:
     path.write_text(document(targeting={"if": [True, "on", None]}))  # hides the default from everyone
     until(lambda: service.evaluate(ANY).reason == "TARGETING_MATCH")
     assert service.set_variant("off") == "on"
@@ -106,7 +106,7 @@ def test_setting_the_default_keeps_targeting_and_is_in_force_behind_it(service: 
     assert written["defaultVariant"] == "off"
 
 
-def test_a_broken_file_leaves_the_last_good_state_and_says_so_once(
+def test_broken_flag_file_keeps_the_last_good_value_and_warns_once(
     service: FlagService, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     service.set_variant("off")
@@ -128,7 +128,7 @@ def test_a_broken_file_leaves_the_last_good_state_and_says_so_once(
     assert service.evaluate(ANY).value
 
 
-def test_a_deleted_file_leaves_the_last_good_state_and_is_written_anew(service: FlagService, path: Path) -> None:
+def test_deleted_flag_file_keeps_the_last_value_and_can_be_set_again(service: FlagService, path: Path) -> None:
     service.set_variant("off")
     path.unlink()
     until(lambda: service.evaluate(ANY).reason == "STALE")
@@ -137,7 +137,7 @@ def test_a_deleted_file_leaves_the_last_good_state_and_is_written_anew(service: 
     assert service.evaluate(ANY).value
 
 
-def test_a_file_that_is_broken_from_the_start_gives_the_default_and_recovers(path: Path) -> None:
+def test_flag_file_broken_at_start_gives_the_default_until_repaired(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("nonsense")
     service = FlagService(FlagSettings(file=path, default_variant="off"))
@@ -150,12 +150,14 @@ def test_a_file_that_is_broken_from_the_start_gives_the_default_and_recovers(pat
         service.close()
 
 
-def test_an_unknown_variant_is_refused(service: FlagService) -> None:
+def test_flag_service_refuses_to_set_an_unknown_variant(service: FlagService) -> None:
     with pytest.raises(InvalidRequest, match="allowed: on, off"):
         service.set_variant("perhaps")
 
 
-def test_concurrent_flips_leave_a_whole_file_and_one_of_the_answers(service: FlagService, path: Path) -> None:
+def test_concurrent_flag_changes_leave_a_valid_file_with_the_effective_variant(
+    service: FlagService, path: Path
+) -> None:
     threads = [threading.Thread(target=service.set_variant, args=(v,)) for v in ("on", "off") * 4]
     for thread in threads:
         thread.start()
@@ -165,7 +167,7 @@ def test_concurrent_flips_leave_a_whole_file_and_one_of_the_answers(service: Fla
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
+def test_flag_change_writes_through_a_symlink_and_keeps_the_file_mode(tmp_path: Path) -> None:
     real, link = tmp_path / "real.json", tmp_path / "link.json"
     real.write_text(document())
     real.chmod(0o600)
@@ -181,7 +183,7 @@ def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variant", ["on", "off"])
-def test_a_path_that_cannot_be_written_leaves_the_default_in_force(
+def test_unwritable_flag_file_keeps_the_configured_default_and_refuses_changes(
     variant: Literal["on", "off"], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -196,7 +198,7 @@ def test_a_path_that_cannot_be_written_leaves_the_default_in_force(
     assert f"the flag is {variant} until the file exists" in caplog.text
 
 
-def test_leftovers_of_a_killed_daemons_flag_file_are_removed(tmp_path: Path) -> None:
+def test_old_temporary_files_of_the_flag_file_are_removed_at_start(tmp_path: Path) -> None:
     old, new = tmp_path / ".flags.json.abcdefgh", tmp_path / ".flags.json.ijklmnop"
     old.touch()
     new.touch()  # another daemon's, which is about to replace the file
@@ -207,7 +209,7 @@ def test_leftovers_of_a_killed_daemons_flag_file_are_removed(tmp_path: Path) -> 
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # gRPC's own, when closed early
-def test_a_flagd_server_that_is_away_gives_the_default_and_takes_no_writes() -> None:
+def test_unreachable_flagd_server_gives_the_default_and_refuses_changes() -> None:
     service = FlagService(FlagSettings(provider="flagd", host="127.0.0.1", port=9))
     try:
         assert service.evaluate(ANY).reason == "ERROR"
@@ -219,7 +221,7 @@ def test_a_flagd_server_that_is_away_gives_the_default_and_takes_no_writes() -> 
         service.close()
 
 
-def test_the_hook_hears_each_evaluation_with_its_context(path: Path) -> None:
+def test_flag_evaluation_hook_gets_the_caller_and_the_variant(path: Path) -> None:
     heard: list[tuple[str | None, str | None]] = []
 
     class Listen(Hook):
@@ -249,7 +251,7 @@ class FlagdServer(sync_pb2_grpc.FlagSyncServiceServicer):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_flagd_server_is_followed_and_its_loss_leaves_the_last_good_state() -> None:
+def test_lost_flagd_server_keeps_the_last_flag_value_it_sent() -> None:
     flagd = FlagdServer(document(targeting=PROSE_OFF))
     server = grpc.server(ThreadPoolExecutor(4))
     sync_pb2_grpc.add_FlagSyncServiceServicer_to_server(flagd, server)
@@ -276,7 +278,7 @@ def told(journal: Journal) -> list[tuple[str, str, str]]:
     return [(t.previous, t.current, t.cause) for t in journal.latest(10)]
 
 
-def test_a_flip_is_in_the_journal_once(path: Path) -> None:
+def test_each_flag_change_is_journalled_once_with_its_cause(path: Path) -> None:
     journal = Journal()
     service = FlagService(FlagSettings(file=path), journal=journal)
     try:
@@ -294,7 +296,7 @@ def test_a_flip_is_in_the_journal_once(path: Path) -> None:
         service.close()
 
 
-def test_an_edit_by_hand_that_changes_no_default_is_no_transition(path: Path) -> None:
+def test_flag_file_edit_that_keeps_the_default_is_not_journalled(path: Path) -> None:
     journal = Journal()
     service = FlagService(FlagSettings(file=path), journal=journal)
     try:
@@ -309,7 +311,7 @@ def test_an_edit_by_hand_that_changes_no_default_is_no_transition(path: Path) ->
         service.close()
 
 
-def test_a_flip_right_after_an_edit_leaves_neither_out(path: Path) -> None:
+def test_flag_file_edit_followed_by_a_set_call_journals_both_changes(path: Path) -> None:
     journal = Journal()
     service = FlagService(FlagSettings(file=path), journal=journal)
     try:
@@ -320,7 +322,7 @@ def test_a_flip_right_after_an_edit_leaves_neither_out(path: Path) -> None:
         service.close()
 
 
-def test_a_look_at_the_flag_is_no_evaluation(path: Path) -> None:
+def test_reading_the_default_flag_value_runs_no_evaluation_hook(path: Path) -> None:
     heard: list[str] = []
 
     class Listen(Hook):
@@ -343,7 +345,7 @@ def test_a_look_at_the_flag_is_no_evaluation(path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_flagd_server_changes_are_journalled_after_it_answers() -> None:
+def test_flagd_server_change_is_journalled_after_the_server_answers() -> None:
     journal = Journal()
     flagd = FlagdServer(document("on"))
     server = grpc.server(ThreadPoolExecutor(4))
@@ -367,7 +369,7 @@ def test_flagd_server_changes_are_journalled_after_it_answers() -> None:
 STRATEGY_RULE = {"if": [{">": [{"var": "prompt_tokens"}, 1000]}, "remote", None]}
 
 
-def test_the_strategy_has_a_flag_beside_the_other(service: FlagService, path: Path) -> None:
+def test_strategy_flag_is_set_and_targeted_apart_from_speculation_flag(service: FlagService, path: Path) -> None:
     flags = json.loads(path.read_text())["flags"]
     assert flags["decoding-strategy"]["defaultVariant"] == "auto"
     assert service.set_variant("local", STRATEGY) == "auto"
@@ -384,7 +386,7 @@ def test_the_strategy_has_a_flag_beside_the_other(service: FlagService, path: Pa
     assert service.strategy(ANY).value == "local"
 
 
-def test_a_file_without_the_strategy_is_in_order(path: Path) -> None:
+def test_flag_file_without_a_strategy_flag_uses_the_configured_strategy(path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(document())
     heard: list[FlagEvaluationDetails[Any]] = []
@@ -408,7 +410,7 @@ def test_a_file_without_the_strategy_is_in_order(path: Path) -> None:
         service.close()
 
 
-def test_a_variant_that_is_no_strategy_is_the_default(service: FlagService, path: Path) -> None:
+def test_strategy_flag_with_an_invalid_value_resolves_to_auto_with_an_error(service: FlagService, path: Path) -> None:
     written = json.loads(path.read_text())
     written["flags"]["decoding-strategy"] |= {"variants": {"fast": "warp"}, "defaultVariant": "fast"}
     path.write_text(json.dumps(written))

@@ -56,14 +56,14 @@ class Recording(FixedFlag):
         return super().evaluate(context)
 
 
-def test_the_flag_is_asked_with_model_workload_and_caller() -> None:
+def test_planner_evaluates_the_flag_with_model_workload_and_caller() -> None:
     flag = Recording()
     plan = Planner(flag, Ladder(LADDER[1:])).plan(RequestedPlan(), FlagContext("m", WorkloadClass.CODE, "me"), MODEL)
     assert flag.asked == [FlagContext("m", WorkloadClass.CODE, "me")]
     assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 3, DRAFT_MODEL)
 
 
-def test_a_flag_that_flips_acts_on_the_next_plan() -> None:
+def test_flag_change_applies_to_the_next_plan() -> None:
     flag = FixedFlag(True)
     planner = Planner(flag, Ladder(LADDER[1:]))
     assert planner.plan(RequestedPlan(), FlagContext(), MODEL).max_draft_tokens == 3
@@ -71,13 +71,13 @@ def test_a_flag_that_flips_acts_on_the_next_plan() -> None:
     assert planner.plan(RequestedPlan(), FlagContext(), MODEL).mode is DecodeMode.AUTOREGRESSIVE
 
 
-def test_the_flag_is_evaluated_even_where_the_caller_has_decided() -> None:
+def test_planner_evaluates_the_flag_even_if_the_request_sets_the_mode() -> None:
     flag = Recording()
     Planner(flag, Ladder(LADDER[1:])).plan(RequestedPlan(ModePreference.AUTOREGRESSIVE), FlagContext(), MODEL)
     assert len(flag.asked) == 1
 
 
-def test_depth_is_chosen_as_the_daemon_says_at_every_level() -> None:
+def test_plan_uses_the_configured_depth_mode_at_every_ladder_level() -> None:
     for mode in DepthMode:
         ladder = Ladder(LADDER)
         planner = Planner(FixedFlag(), ladder, depth_mode=mode)
@@ -87,7 +87,7 @@ def test_depth_is_chosen_as_the_daemon_says_at_every_level() -> None:
             assert planner.plan(RequestedPlan(), FlagContext(), MODEL).depth_mode is mode
 
 
-def test_a_level_acts_on_the_next_plan() -> None:
+def test_ladder_level_change_applies_to_the_next_plan() -> None:
     ladder = Ladder(LADDER)
     planner = Planner(FixedFlag(), ladder)
     assert ladder.move(2, Signal(Cause.ACCEPTANCE_DRIFT, FallbackLevel.SHORT_BLOCK))
@@ -98,7 +98,7 @@ def test_a_level_acts_on_the_next_plan() -> None:
     assert planner.max_draft_tokens == 4, "the daemon's own, whatever the level"
 
 
-def test_the_flag_on_gives_the_daemons_depth_and_its_reason() -> None:
+def test_plan_with_flag_on_speculates_at_the_configured_depth() -> None:
     plan = decide(RequestedPlan(), ON, CEILING, MODEL)
     assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 4, DRAFT_MODEL)
     assert (plan.variant, plan.reason, plan.level) == ("on", "flag: STATIC", FallbackLevel.FULL)
@@ -115,7 +115,7 @@ def test_the_flag_on_gives_the_daemons_depth_and_its_reason() -> None:
         (RequestedPlan(), ON, CEILING, INCAPABLE, "model: cache cannot be trimmed (Mamba)"),
     ],
 )
-def test_whatever_lowers_the_plan_names_itself(
+def test_autoregressive_plan_names_what_disabled_speculation(
     wish: RequestedPlan, flag: FlagResolution, allowed: LadderLevel, model: ModelInfo, reason: str
 ) -> None:
     plan = decide(wish, flag, allowed, model)
@@ -127,19 +127,19 @@ def test_whatever_lowers_the_plan_names_itself(
         assert reason in caught.value.message
 
 
-def test_a_cap_lowers_the_depth_and_a_larger_one_is_clamped_with_a_reason() -> None:
+def test_requested_draft_cap_lowers_depth_and_never_raises_the_limit() -> None:
     assert decide(RequestedPlan(max_draft_tokens=2), ON, CEILING, MODEL).max_draft_tokens == 2
     clamped = decide(RequestedPlan(max_draft_tokens=12), ON, CEILING, MODEL)
     assert clamped.max_draft_tokens == 4
     assert clamped.reason == "flag: STATIC; request: max_draft_tokens 12 lowered to the daemon's 4"
 
 
-def test_a_stale_flag_says_so_in_the_reason() -> None:
+def test_plan_reason_says_the_flag_is_stale_and_why() -> None:
     plan = decide(RequestedPlan(), FlagResolution("on", True, "STALE", "not valid JSON"), CEILING, MODEL)
     assert plan.reason == "flag: STALE (not valid JSON)"
 
 
-def test_a_drafter_that_is_missing_is_not_replaced_by_another() -> None:
+def test_requested_drafter_that_is_missing_is_not_replaced_by_another() -> None:
     lookup = RequestedPlan(drafter=PROMPT_LOOKUP)
     assert decide(lookup, ON, CEILING, MODEL).drafter == PROMPT_LOOKUP
     only_lookup = replace(MODEL, drafters=(PROMPT_LOOKUP,), refused_drafters={DRAFT_MODEL: "no draft model is loaded"})
@@ -153,7 +153,7 @@ def test_a_drafter_that_is_missing_is_not_replaced_by_another() -> None:
         decide(RequestedPlan(ModePreference.SPECULATIVE), ON, CEILING, only_lookup, depth_mode=DepthMode.FIXED)
 
 
-def test_without_a_draft_model_prompt_lookup_drafts_where_depth_is_automatic() -> None:
+def test_prompt_lookup_drafts_at_automatic_depth_without_a_draft_model() -> None:
     only_lookup = replace(MODEL, drafters=(PROMPT_LOOKUP,), refused_drafters={DRAFT_MODEL: "no draft model is loaded"})
     for wish in (RequestedPlan(), RequestedPlan(ModePreference.SPECULATIVE)):
         plan = decide(wish, ON, CEILING, only_lookup)
@@ -164,14 +164,14 @@ def test_without_a_draft_model_prompt_lookup_drafts_where_depth_is_automatic() -
     assert decide(RequestedPlan(), ON, ceiling(4, FallbackLevel.AUTOREGRESSIVE), only_lookup).drafter is None
 
 
-def test_the_daemons_default_drafter_serves_those_who_name_none() -> None:
+def test_plan_without_a_requested_drafter_uses_the_ladder_level_drafter() -> None:
     assert decide(RequestedPlan(), ON, ceiling(4, drafter=LOOKUP), MODEL).drafter == PROMPT_LOOKUP
     missing = replace(MODEL, drafters=(DRAFT_MODEL,))
     plan = decide(RequestedPlan(), ON, ceiling(4, drafter=LOOKUP), missing)
     assert plan.reason == "model: drafter prompt_lookup is not available"
 
 
-def test_the_ladder_shortens_the_block_and_then_lightens_the_draft() -> None:
+def test_short_block_level_halves_depth_and_light_draft_uses_prompt_lookup() -> None:
     short = decide(RequestedPlan(), ON, ceiling(4, level=FallbackLevel.SHORT_BLOCK), MODEL)
     assert (short.max_draft_tokens, short.drafter) == (2, DRAFT_MODEL)
     light = decide(RequestedPlan(), ON, ceiling(4, level=FallbackLevel.LIGHT_DRAFT), MODEL)
@@ -180,7 +180,7 @@ def test_the_ladder_shortens_the_block_and_then_lightens_the_draft() -> None:
     assert decide(RequestedPlan(), ON, ceiling(4, level=FallbackLevel.LIGHT_DRAFT), no_lookup).max_draft_tokens == 0
 
 
-def test_no_combination_gives_more_than_any_one_allows() -> None:
+def test_plan_depth_never_exceeds_request_flag_ladder_or_model_limit() -> None:
     caps = (None, 0, 1, 4, 16)
     depths = (0, 1, 4, 16)
     preferences = (ModePreference.AUTO, ModePreference.AUTOREGRESSIVE)
@@ -195,14 +195,14 @@ def test_no_combination_gives_more_than_any_one_allows() -> None:
         assert plan.reason
 
 
-def test_at_a_lighter_draft_a_caller_may_ask_for_one_that_is_lighter_still_and_for_none_that_is_heavier() -> None:
+def test_light_draft_level_allows_lighter_drafters_and_replaces_heavier() -> None:
     both = replace(MODEL, drafters=(*BOTH, LIGHT_DRAFT_MODEL))
     light = LadderLevel(FallbackLevel.LIGHT_DRAFT, 2, LIGHT_DRAFT_MODEL)
     assert decide(RequestedPlan(drafter=DRAFT), ON, light, both).drafter == LIGHT_DRAFT_MODEL
     assert decide(RequestedPlan(drafter=LOOKUP), ON, light, both).drafter == LOOKUP
 
 
-def test_depth_is_automatic_unless_the_daemon_or_the_caller_says_otherwise() -> None:
+def test_depth_mode_is_automatic_unless_daemon_or_request_sets_it() -> None:
     assert decide(RequestedPlan(), ON, CEILING, MODEL).depth_mode is DepthMode.AUTOMATIC
     fixed = DepthMode.FIXED
     assert decide(RequestedPlan(), ON, CEILING, MODEL, depth_mode=fixed).depth_mode is DepthMode.FIXED
@@ -213,19 +213,19 @@ def test_depth_is_automatic_unless_the_daemon_or_the_caller_says_otherwise() -> 
     )
 
 
-def test_prompt_lookup_may_take_the_drafts_place_where_depth_is_automatic() -> None:
+def test_plan_offers_prompt_lookup_as_alternative_at_automatic_depth_only() -> None:
     assert decide(RequestedPlan(), ON, CEILING, MODEL).alternatives == {LOOKUP}
     assert decide(RequestedPlan(max_draft_tokens=2), ON, CEILING, MODEL).alternatives == {LOOKUP}
     assert decide(RequestedPlan(), ON, CEILING, replace(MODEL, drafters=(DRAFT,))).alternatives == frozenset()
     assert decide(RequestedPlan(depth_mode=DepthMode.FIXED), ON, CEILING, MODEL).alternatives == frozenset()
 
 
-def test_a_caller_who_names_a_drafter_gets_that_one_in_every_step() -> None:
+def test_plan_with_a_requested_drafter_has_no_alternative_drafters() -> None:
     assert decide(RequestedPlan(drafter=DRAFT), ON, CEILING, MODEL).alternatives == frozenset()
     assert decide(RequestedPlan(drafter=LOOKUP), ON, CEILING, MODEL).alternatives == frozenset()
 
 
-def test_alternative_drafters_are_loaded_and_allowed_by_the_ladder() -> None:
+def test_plan_alternatives_are_loaded_drafters_of_an_automatic_unnamed_plan() -> None:
     heaviest_first = (DRAFT, LIGHT_DRAFT_MODEL, LOOKUP)
     ladder = ladder_levels(4, (3, 2), DRAFT, (LIGHT_DRAFT_MODEL, LOOKUP))
     offered = [frozenset(kinds) for count in range(4) for kinds in itertools.combinations(heaviest_first, count)]
@@ -244,7 +244,7 @@ def test_alternative_drafters_are_loaded_and_allowed_by_the_ladder() -> None:
             assert plan.depth_mode is DepthMode.FIXED
 
 
-def test_how_depth_is_chosen_changes_nothing_else_of_a_plan() -> None:
+def test_depth_mode_changes_only_depth_mode_and_alternatives_of_a_plan() -> None:
     for level, cap, named in itertools.product(FallbackLevel, (None, 1, 16), (None, *BOTH)):
         plans = [
             decide(RequestedPlan(max_draft_tokens=cap, drafter=named, depth_mode=mode), ON, ceiling(4, level), MODEL)

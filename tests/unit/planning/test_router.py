@@ -52,7 +52,7 @@ def planned(by: Planner, context: FlagContext | None = None, **wish: Any) -> Dec
     return by.plan(RequestedPlan(**wish), context or FlagContext("m", prompt_tokens=10), MODEL, 100)
 
 
-def test_a_daemon_without_a_remote_plans_as_before() -> None:
+def test_daemon_without_a_remote_plans_local_and_refuses_strategy_remote() -> None:
     ladder = Ladder(ladder_levels(4, (2,), DRAFT_MODEL, (PROMPT_LOOKUP,)))
     plan = planned(alone := Planner(FixedFlag(), ladder), strategy=Strategy.AUTO)
     assert (plan.strategy, plan.reason) == (Strategy.LOCAL, "flag: STATIC")
@@ -61,7 +61,7 @@ def test_a_daemon_without_a_remote_plans_as_before() -> None:
     assert refused.value.grpc_status == "FAILED_PRECONDITION"
 
 
-def test_the_class_wanted_and_the_reason_travel_with_the_plan() -> None:
+def test_professional_quality_request_plans_speculative_strategy_with_reason() -> None:
     by = planner()
     assert planned(by).strategy is Strategy.LOCAL
     plan = planned(by, quality=PROFESSIONAL)
@@ -84,7 +84,7 @@ def test_the_class_wanted_and_the_reason_travel_with_the_plan() -> None:
         ),
     ],
 )
-def test_unavailable_strategy_is_refused_by_name(
+def test_unavailable_strategy_or_quality_is_refused_with_its_reason(
     wish: dict[str, Any], link: LinkState, refusal: type[RemoteUnavailable], said: str
 ) -> None:
     with pytest.raises(refusal, match=said) as refused:
@@ -97,7 +97,7 @@ def test_unavailable_strategy_is_refused_by_name(
     ("remote", "setting"),
     [({"local_callers": ("ann",)}, "remote.local_callers"), ({"local_workloads": ("code",)}, "remote.local_workloads")],
 )
-def test_requests_of_local_callers_never_leave_the_machine(remote: dict[str, Any], setting: str) -> None:
+def test_requests_of_configured_local_callers_or_workloads_stay_local(remote: dict[str, Any], setting: str) -> None:
     by = planner(remote=remote, flag=FixedFlag(strategy=Strategy.REMOTE))
     mine = FlagContext("m", WorkloadClass.CODE, "ann", 10)
     assert planned(by, mine).strategy is Strategy.LOCAL
@@ -114,7 +114,7 @@ def test_requests_only_the_local_target_can_answer_stay_local() -> None:
             planned(by, strategy=strategy, local_only="prompt_logprobs: own")
 
 
-def test_another_tokenizer_leaves_answers_in_text() -> None:
+def test_router_relays_text_if_the_remote_has_another_tokenizer() -> None:
     by = planner(OTHER, flag=FixedFlag(strategy=Strategy.REMOTE))
     plan = planned(by)
     assert (plan.strategy, by.router.relays_text(plan.strategy)) == (Strategy.REMOTE, True)
@@ -125,12 +125,12 @@ def test_another_tokenizer_leaves_answers_in_text() -> None:
     )
 
 
-def test_prompt_too_long_for_the_remote_is_not_sent_there() -> None:
+def test_prompt_over_the_remote_context_is_refused_for_strategy_remote() -> None:
     with pytest.raises(RemoteUnavailable, match="no room in the remote's context of 2048"):
         planned(planner(), FlagContext("m", prompt_tokens=2048), strategy=Strategy.REMOTE)
 
 
-def test_the_fallback_keeps_requests_from_the_remote() -> None:
+def test_remote_ladder_level_limits_plans_to_streaming_or_local() -> None:
     streaming = planner(allowed=lambda: RemoteLevel.STREAMING)
     assert planned(streaming, quality=PROFESSIONAL).strategy is Strategy.REMOTE
     assert planned(streaming, strategy=Strategy.SPECULATIVE).strategy is Strategy.REMOTE, "the same text, streamed"
@@ -138,7 +138,7 @@ def test_the_fallback_keeps_requests_from_the_remote() -> None:
         planned(planner(allowed=lambda: RemoteLevel.LOCAL), quality=PROFESSIONAL)
 
 
-def test_local_continuation_is_refused_for_demanded_strategy_or_class() -> None:
+def test_local_continuation_is_refused_for_a_demanded_strategy_or_quality() -> None:
     by = planner()
     assert by.local_allowed(RequestedPlan())
     assert by.local_allowed(RequestedPlan(strategy=Strategy.AUTO, quality=QualityClass.STANDARD))
@@ -154,7 +154,7 @@ def finished(tokens: int, seconds: float, failed_over: str = "") -> Outcome:
     return Outcome(FinishReason.LENGTH, stats, failed_over=failed_over)
 
 
-def test_estimates_follow_what_was_measured_of_late() -> None:
+def test_router_estimates_follow_recent_answers_and_forget_old_ones() -> None:
     now = 0.0
     by = planner(clock=lambda: now)
     local, remote = (planned(by, strategy=one) for one in (Strategy.LOCAL, Strategy.REMOTE))

@@ -65,7 +65,7 @@ def taken(
         (replace(ASKED, only=SPECULATIVE), HERE, VerifierState("down"), FREE, LOCAL),  # the flag demands nothing
     ],
 )
-def test_router_takes_the_cheapest_strategy_that_reaches_the_class(
+def test_router_takes_the_best_strategy_within_quality_time_and_price(
     asked: RouteRequest, local: LocalState, remote: VerifierState, prices: PriceList, way: Strategy
 ) -> None:
     assert taken(asked, local, remote, prices).strategy is way
@@ -89,7 +89,7 @@ DOWN = VerifierState("the remote cannot be reached", down=True, retry_after=4.0)
         (replace(ASKED, only=SPECULATIVE, demanded=True, no_drafts="ladder"), THERE, None, "demanded: ladder"),
     ],
 )
-def test_a_demand_that_cannot_be_met_is_refused(
+def test_router_refuses_an_unreachable_strategy_or_quality_with_the_reason(
     asked: RouteRequest, remote: VerifierState, retry: float | None, said: str
 ) -> None:
     route = taken(asked, remote=remote)
@@ -97,7 +97,7 @@ def test_a_demand_that_cannot_be_met_is_refused(
     assert (route.strategy, route.down, route.retry_after) == (None, retry is not None, retry)
 
 
-def test_the_reason_says_what_it_takes_and_why_not_otherwise() -> None:
+def test_route_reason_gives_estimate_and_why_other_strategies_lost() -> None:
     route = taken(replace(ASKED, quality=PROFESSIONAL), prices=PRICED)
     said = "speculative, 1.8 s and $0.0011 for professional; local is standard; remote costs $0.003"
     assert route.reason == f"strategy: auto: {said}"
@@ -107,7 +107,7 @@ def test_the_reason_says_what_it_takes_and_why_not_otherwise() -> None:
     assert flagged.startswith("strategy: flag: local; speculative is not")
 
 
-def test_estimates_add_up_and_are_priced() -> None:
+def test_route_estimates_sum_seconds_and_cost_per_strategy() -> None:
     local, remote, speculative = (way.estimate for way in taken(ASKED, prices=PRICED).ways)
     assert local is not None
     assert remote is not None
@@ -124,7 +124,7 @@ def test_estimates_add_up_and_are_priced() -> None:
 
 
 @pytest.mark.parametrize("expected", [STREAMS, None])
-def test_drafts_that_do_not_pay_cost_and_take_what_streaming_does(expected: RemoteEstimate | None) -> None:
+def test_speculative_route_without_gain_is_estimated_like_remote_streaming(expected: RemoteEstimate | None) -> None:
     route = taken(ASKED, remote=replace(THERE, expected=expected), prices=PRICED)
     assert route.way(SPECULATIVE).estimate == route.way(REMOTE).estimate
 
@@ -155,24 +155,24 @@ BOTH = PriceList(
         (SPECULATIVE, outcome("gone", RemoteCounts()), FREE, None, STANDARD),
     ],
 )
-def test_an_answer_costs_what_it_took(
+def test_answer_price_follows_tokens_time_and_the_verifier_that_served(
     strategy: Strategy, ended: Outcome, prices: PriceList, cost: float | None, quality: QualityClass
 ) -> None:
     worth = answer_price(prices, plan(strategy), ended, STANDARD, PROFESSIONAL)
     assert (worth.cost, worth.quality) == (None if cost is None else pytest.approx(cost), quality)
 
 
-def test_a_round_trip_nobody_measured_is_left_out_of_a_route() -> None:
+def test_route_estimate_leaves_out_an_unmeasured_round_trip() -> None:
     estimate = taken(ASKED, remote=replace(THERE, round_trip=None)).way(REMOTE).estimate
     assert estimate is not None
     assert (estimate.round_trips, estimate.seconds) == (None, pytest.approx(0.05 + 3.0))
 
 
-def test_money_is_written_without_exponents() -> None:
+def test_money_amounts_are_written_without_exponents() -> None:
     written = [money("$", one) for one in (None, 0.0, 0.00000042, 0.0004, 1.25, 1234.0)]
     assert written == ["no price", "$0", "$0.00000042", "$0.0004", "$1.2", "$1234"]
 
 
-def test_power_is_priced_where_it_is_measured() -> None:
+def test_price_list_uses_measured_power_if_no_wattage_is_set() -> None:
     assert PriceList(tariff=0.5).with_measured_power(20.0).hourly == pytest.approx(0.01)
     assert PriceList(watts=100, tariff=0.5).with_measured_power(20.0).hourly == pytest.approx(0.05)

@@ -10,7 +10,7 @@ from draftd.telemetry import catalog
 from draftd.telemetry.catalog import InstrumentKind, Metric
 
 
-def test_names_follow_the_naming_rules() -> None:
+def test_metric_names_follow_the_naming_rules_and_are_unique() -> None:
     for metric in catalog.METRICS:
         check_name(metric)
     names = {m.name for m in catalog.METRICS}
@@ -38,7 +38,7 @@ def check_name(metric: Metric) -> None:
     assert list(metric.buckets) == sorted(set(metric.buckets))
 
 
-def test_no_metric_carries_an_id() -> None:
+def test_no_metric_has_an_id_caller_or_seed_attribute() -> None:
     attributes = {attribute.name for metric in catalog.METRICS for attribute in metric.attributes}
     few = {"hw.id"}  # a machine has few sensors
     assert not {name for name in attributes - few if name.endswith((".id", "caller", "seed"))}
@@ -61,11 +61,11 @@ def test_no_metric_carries_an_id() -> None:
         (Metric("draftd.some.share", InstrumentKind.COUNTER, "1", ""), "draftd_some_share_total"),
     ],
 )
-def test_metric_names_match_those_of_prometheus(metric: Metric, prometheus: str) -> None:
+def test_catalog_metrics_have_the_expected_prometheus_names(metric: Metric, prometheus: str) -> None:
     assert metric.prometheus == prometheus
 
 
-def test_histogram_buckets_are_those_of_the_genai_conventions() -> None:
+def test_latency_histogram_buckets_match_the_genai_conventions() -> None:
     assert catalog.REQUEST_DURATION.buckets == tuple(round(0.01 * 2**n, 2) for n in range(14))
     assert catalog.TIME_TO_FIRST_TOKEN.buckets[0] == 0.001
     assert catalog.TIME_TO_FIRST_TOKEN.buckets[-1] == 10

@@ -87,7 +87,7 @@ def test_failed_flag_evaluation_is_logged_with_its_error(
     assert attributes["feature_flag.result.value"] is True, "no variant: the value stands in"
 
 
-def test_the_event_lies_in_the_trace_of_its_request(
+def test_flag_evaluation_event_is_logged_in_the_trace_of_its_request(
     client: OpenFeatureClient, scene: Scene, receiver: OtlpReceiver
 ) -> None:
     span = scene.telemetry.begin_inference(scene.start())
@@ -101,13 +101,13 @@ def test_the_event_lies_in_the_trace_of_its_request(
     assert event.resource["service.name"] == "draftd"
 
 
-def test_without_an_endpoint_the_hook_does_nothing(open_scene: Callable[..., Scene]) -> None:
+def test_flag_hook_without_an_otlp_endpoint_leaves_evaluations_unchanged(open_scene: Callable[..., Scene]) -> None:
     client = api.get_client("nobody")
     client.add_hooks([open_scene({}).telemetry.flag_hook])
     assert client.get_boolean_value(KEY, True) is True
 
 
-def test_a_transition_is_an_event_with_its_cause(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_ladder_transition_is_exported_as_a_log_event_with_its_cause(scene: Scene, receiver: OtlpReceiver) -> None:
     journal = Journal()
     journal.listen(scene.telemetry.fallback_recorder.log)
     journal.record(Subject.LEVEL, "full", "autoregressive", "acceptance below its floor", "0.31, 2 windows")
@@ -123,6 +123,6 @@ def test_a_transition_is_an_event_with_its_cause(scene: Scene, receiver: OtlpRec
     assert set(event.attributes) == {attribute.name for attribute in catalog_spans.TRANSITION.attributes}
 
 
-def test_a_broken_transition_is_counted_and_does_not_raise(scene: Scene) -> None:
+def test_invalid_transition_is_counted_as_a_telemetry_error_and_not_raised(scene: Scene) -> None:
     scene.telemetry.fallback_recorder.log(None)  # type: ignore[arg-type]
     assert errors_of(scene.telemetry) == {"transition": 1}

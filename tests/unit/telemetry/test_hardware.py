@@ -52,7 +52,7 @@ SERIES = [
 ]
 
 
-def test_every_known_machine_value_is_exported(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_every_known_hardware_value_is_exported_as_a_metric(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.telemetry.shutdown(30.0)
     points = {metric: [(point.value, point.attributes) for point in receiver.points(metric.name)] for metric in VALUES}
     assert points == {metric: [(value, {})] for metric, value in VALUES.items()}
@@ -64,7 +64,7 @@ def test_every_known_machine_value_is_exported(scene: Scene, receiver: OtlpRecei
 @pytest.mark.parametrize(
     "state", [None, HardwareState(HardwareSample(), 100.0)], ids=["no sample yet", "nothing known"]
 )
-def test_absent_machine_values_are_not_exported(
+def test_unknown_hardware_values_are_exported_neither_as_metrics_nor_on_spans(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver, state: HardwareState | None
 ) -> None:
     scene = open_scene(receiver.environ(), hardware=HardwareView(state))
@@ -77,7 +77,7 @@ def test_absent_machine_values_are_not_exported(
     assert errors_of(scene.telemetry) == {}
 
 
-def test_machine_values_of_zero_are_exported(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_hardware_values_of_zero_are_exported(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
     calm = HardwareState(HardwareSample(memory_pressure=MemoryPressure.NORMAL), 100.0, headroom=0, throttles=0)
     scene = open_scene(receiver.environ(), hardware=HardwareView(calm))
     scene.serve()
@@ -89,7 +89,7 @@ def test_machine_values_of_zero_are_exported(open_scene: Callable[..., Scene], r
     assert (span.attributes["draftd.memory.pressure"], span.attributes["draftd.memory.headroom"]) == (0, 0)
 
 
-def test_a_span_says_how_the_machine_was(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_inference_span_has_memory_pressure_headroom_and_thermal_level(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve()
     scene.telemetry.begin_inference(scene.start()).refuse(NotServing("draining"))
     scene.telemetry.shutdown(30.0)
@@ -98,7 +98,7 @@ def test_a_span_says_how_the_machine_was(scene: Scene, receiver: OtlpReceiver) -
     assert readings == [reading, reading]
 
 
-def test_without_a_hardware_view_there_are_no_machine_metrics(receiver: OtlpReceiver) -> None:
+def test_telemetry_without_a_hardware_view_exports_no_hardware_metrics(receiver: OtlpReceiver) -> None:
     with mock.patch.dict(os.environ, receiver.environ()):
         telemetry = Telemetry.start(TelemetrySettings())
     telemetry.observe(Sources(lambda: INFO, lambda: STATUS))

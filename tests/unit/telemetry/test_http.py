@@ -27,7 +27,7 @@ CALLER = {"Traceparent": f"00-{TRACE}-{PARENT}-01"}
 CHAT = "/v1/chat/completions"
 
 
-def test_metrics_in_prometheus_have_the_collectors_names(open_scene: Callable[..., Scene]) -> None:
+def test_prometheus_exposition_has_every_catalog_metric_by_name(open_scene: Callable[..., Scene]) -> None:
     scene = open_scene({}, scraped=True, port=50551)
     scene.serve()
     across(scene)
@@ -53,7 +53,7 @@ def test_metrics_in_prometheus_have_the_collectors_names(open_scene: Callable[..
     assert not {label for label in resource if label.startswith("service_")} - {"service_version"}
 
 
-def test_a_request_is_followed_below_its_callers_span(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_http_span_joins_the_callers_trace_and_records_each_outcome(scene: Scene, receiver: OtlpReceiver) -> None:
     http = scene.telemetry.http
     call = http.begin("POST", CHAT, CALLER, "https")
     scene.serve()
@@ -79,7 +79,7 @@ def test_a_request_is_followed_below_its_callers_span(scene: Scene, receiver: Ot
     assert receiver.count("http.server.request.duration") == 4
 
 
-def test_of_scrapes_only_those_with_a_wrong_token_count(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_http_metrics_count_only_rejected_metrics_scrapes(scene: Scene, receiver: OtlpReceiver) -> None:
     for status in (200, 401, 401):
         scene.telemetry.http.begin("GET", "/metrics", {}, "http").end(status)
     scene.telemetry.http.begin("GET", "/health", {}, "http").end(503)
@@ -91,7 +91,7 @@ def test_of_scrapes_only_those_with_a_wrong_token_count(scene: Scene, receiver: 
 
 
 @pytest.mark.parametrize("hours", [2, -2])
-def test_no_duration_follows_a_wall_clock_that_is_set(
+def test_changed_wall_clock_does_not_affect_span_or_metric_durations(
     hours: int, scene: Scene, receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     http = scene.telemetry.http.begin("POST", CHAT, {}, "http")

@@ -29,7 +29,7 @@ REQUEST = {
 LEASES = {"gen_ai.request.model": "nano"}
 
 
-def test_the_registry_defines_all_of_the_catalog_and_no_more() -> None:
+def test_semantic_registry_defines_exactly_the_catalog_of_telemetry() -> None:
     theirs = registry.imports()["imports"]
     for kind, described in (("metric", (*catalog.METRICS, *catalog.SDK_METRICS)), ("event", catalog_spans.EVENTS)):
         assert {thing.name for thing in described} == {
@@ -47,7 +47,7 @@ def test_the_registry_defines_all_of_the_catalog_and_no_more() -> None:
     }
 
 
-def test_registry_check_finds_what_weaver_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry_check_reports_undescribed_and_undefined_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(registry.problems()) == []
     bad = registry.attributes()
     bad["groups"][0]["attributes"][1:] = [{"id": "draftd.bad", "type": "string", "brief": "."}]
@@ -86,7 +86,7 @@ def test_registry_check_finds_what_weaver_would_refuse(monkeypatch: pytest.Monke
         ),
     ],
 )  # fmt: skip
-def test_live_check_finds_each_violation(
+def test_telemetry_live_check_finds_each_kind_of_violation(
     name: str, unit: str, instrument: str, attributes: Mapping[str, Any], resource: Mapping[str, Any], found: list[str]
 ) -> None:
     assert [one.id for one in violations(received(name, unit, instrument, attributes, resource))] == found
@@ -116,12 +116,14 @@ def test_live_check_finds_each_violation(
     ],
     ids=["whole", "recommended", "values"],
 )
-def test_live_check_reports_milder_findings_too(attributes: Mapping[str, Any], found: set[tuple[str, str]]) -> None:
+def test_telemetry_live_check_reports_enum_and_recommended_attribute_findings(
+    attributes: Mapping[str, Any], found: set[tuple[str, str]]
+) -> None:
     receiver = received("gen_ai.server.request.duration", "s", "histogram", attributes, {})
     assert {(one.id, one.name) for one in findings(receiver) if one.id != "not_stable"} == found
 
 
-def test_an_unknown_event_and_a_half_one_are_found() -> None:
+def test_telemetry_live_check_finds_unknown_and_incomplete_events() -> None:
     receiver, request = OtlpReceiver(), ExportLogsServiceRequest()
     logs = request.resource_logs.add().scope_logs.add().log_records
     logs.add(event_name="draftd.nothing")

@@ -49,7 +49,7 @@ from tests.unit.telemetry.scene import (
 LOOKUP = DecodePlan(DecodeMode.SPECULATIVE, 4, PROMPT_LOOKUP, FallbackLevel.FULL, "on", "")
 
 
-def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_exported_counters_equal_the_engine_counts(scene: Scene, receiver: OtlpReceiver) -> None:
     for workload in WorkloadClass:
         scene.serve(workload=workload, steps=7)
         scene.serve(workload=workload, plan=AUTOREGRESSIVE, steps=5)
@@ -86,7 +86,7 @@ def test_the_counters_are_the_engines_own_counts(scene: Scene, receiver: OtlpRec
     assert receiver.count("draftd.inter_chunk.duration") == counts.steps - scene.served
 
 
-def test_every_metric_arrives_as_the_catalog_says(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_exported_metrics_have_unit_buckets_and_attributes_of_the_catalog(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve()
     across(scene)
     scene.telemetry._on.guard.caught("test", ValueError("on purpose"))
@@ -122,14 +122,14 @@ def fall_back(scene: Scene) -> None:
     recorder.canaries(FallbackLevel.FULL, CanaryReport(ProbeVerdict.BAD, "", (diverged, diverged), 1.5))
 
 
-def test_failures_to_save_are_counted_by_file_before_the_model_is_loaded(
+def test_state_save_errors_are_exported_by_file_before_the_model_is_loaded(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver
 ) -> None:
     open_scene(receiver.environ(), info=None).telemetry.shutdown(30.0)
     assert receiver.by("draftd.state.save.errors", "draftd.state.file") == SAVE_ERRORS
 
 
-def test_fallback_events_are_counted_by_signal_and_result(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_ladder_moves_probes_and_canaries_are_exported_as_metrics(scene: Scene, receiver: OtlpReceiver) -> None:
     fall_back(scene)
     scene.telemetry.shutdown(30.0)
     (step,) = receiver.points("draftd.fallback.transitions")
@@ -148,7 +148,7 @@ def test_fallback_events_are_counted_by_signal_and_result(scene: Scene, receiver
     assert receiver.total("draftd.requests") == 0, "no request is counted for it"
 
 
-def test_an_ended_demand_goes_on_as_full() -> None:
+def test_ended_fallback_demand_is_exported_as_level_full() -> None:
     now = replace(LADDER_STATE)
     observe = observed_decisions(lambda: now, lambda: None, ModelNames(lambda: INFO))["draftd.fallback.demand"]
     assert [point.value for point in observe()] == [2]
@@ -159,7 +159,7 @@ def test_an_ended_demand_goes_on_as_full() -> None:
     }
 
 
-def test_a_probe_is_a_span_of_its_own(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_probe_and_canary_runs_are_exported_as_spans(scene: Scene, receiver: OtlpReceiver) -> None:
     fall_back(scene)
     scene.telemetry.shutdown(30.0)
     probe, canaries = sorted(receiver.spans(), key=lambda span: str(span.attributes["draftd.origin"]), reverse=True)
@@ -172,7 +172,7 @@ def test_a_probe_is_a_span_of_its_own(scene: Scene, receiver: OtlpReceiver) -> N
     assert probe.end - probe.start == pytest.approx(0.25e9, rel=0.01)
 
 
-def test_metrics_of_requests_have_the_declared_labels(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_request_metrics_are_labelled_by_model_workload_mode_and_drafter(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve(workload=WorkloadClass.PROSE)
     scene.serve(workload=WorkloadClass.PROSE, plan=AUTOREGRESSIVE)
     scene.serve(workload=WorkloadClass.PROSE, plan=LOOKUP)
@@ -191,7 +191,7 @@ def test_metrics_of_requests_have_the_declared_labels(scene: Scene, receiver: Ot
     assert len(labels) == 3
 
 
-def test_each_outcome_is_counted_and_timed(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_each_request_outcome_is_counted_and_timed_with_its_error_type(scene: Scene, receiver: OtlpReceiver) -> None:
     for reason in FinishReason:
         scene.serve(reason=reason)
     scene.telemetry.shutdown(30.0)
@@ -216,7 +216,7 @@ def test_each_outcome_is_counted_and_timed(scene: Scene, receiver: OtlpReceiver)
     assert receiver.count("draftd.queue.duration") == receiver.count("draftd.prefill.duration") == 5
 
 
-def test_time_per_output_token_is_the_conventions(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_time_per_output_token_leaves_out_the_first_token(scene: Scene, receiver: OtlpReceiver) -> None:
     outcome = scene.serve(steps=3)
     scene.telemetry.shutdown(30.0)
     assert receiver.total("gen_ai.server.time_to_first_token") == pytest.approx(0.02)
@@ -224,7 +224,7 @@ def test_time_per_output_token_is_the_conventions(scene: Scene, receiver: OtlpRe
     assert receiver.total("gen_ai.server.time_per_output_token") == pytest.approx((0.1 - 0.02) / (emitted - 1))
 
 
-def test_a_refusal_is_a_request_too(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_refused_request_is_counted_once_with_its_error_type(scene: Scene, receiver: OtlpReceiver) -> None:
     span = scene.telemetry.begin_inference(scene.start())
     span.refuse(QueueFull("64 requests wait", retry_after=1.0))
     span.refuse(QueueFull("told twice"))
@@ -237,7 +237,7 @@ def test_a_refusal_is_a_request_too(scene: Scene, receiver: OtlpReceiver) -> Non
     assert receiver.total("draftd.tokens") == 0
 
 
-def test_gauges_read_the_engines_status(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_engine_and_prefix_cache_gauges_export_the_engine_status(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.telemetry.shutdown(30.0)
     assert receiver.total("draftd.engine.active_requests") == 3
     assert receiver.total("draftd.engine.queued_requests") == 2
@@ -248,20 +248,20 @@ def test_gauges_read_the_engines_status(scene: Scene, receiver: OtlpReceiver) ->
     assert [receiver.total(f"draftd.prefix_cache.{name}") for name in names] == [2048, 8192, 3, 40, 30, 900, 7]
 
 
-def test_errors_of_a_drafter_are_counted(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_drafter_errors_are_counted(scene: Scene, receiver: OtlpReceiver) -> None:
     request = DecodeRequest("r", (1,), 4, SPECULATIVE, 0.0)
     scene.telemetry.observer.on_drafter_error(request, request.plan.drafter, "on purpose")
     scene.telemetry.shutdown(30.0)
     assert receiver.total("draftd.drafter.errors") == 1
 
 
-def test_a_request_span_is_the_exemplar_of_its_duration(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_request_duration_metric_has_the_request_span_as_exemplar(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve()
     scene.telemetry.shutdown(30.0)
     assert receiver.points("gen_ai.server.request.duration")[0].exemplars == 1
 
 
-def test_single_collection_reads_one_consistent_state() -> None:
+def test_metric_collection_reads_counters_that_are_consistent() -> None:
     ledger = Ledger(ModelNames(lambda: INFO))
     request = DecodeRequest("r", (1,), 4, SPECULATIVE, 0.0)
     entry = ledger.entry_of(request)
@@ -293,7 +293,9 @@ def test_single_collection_reads_one_consistent_state() -> None:
     assert seen == sorted(seen)
 
 
-def test_label_values_stay_few_over_many_requests(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_metric_series_do_not_grow_with_the_number_of_requests(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver
+) -> None:
     scene = open_scene(receiver.environ())
     for number in range(300):
         scene.serve(request_id=f"id-{number}", max_tokens=number, steps=1)

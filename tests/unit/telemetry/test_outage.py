@@ -53,7 +53,7 @@ def spans_in_memory() -> int:
 @pytest.mark.usefixtures("new_objects_only")
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_broken_collector_costs_neither_time_nor_memory(
+def test_broken_otlp_collector_delays_no_request_and_bounds_memory(
     open_scene: Callable[..., Scene], fault: str, protocol: str
 ) -> None:
     with faulty(fault, protocol) as broken:
@@ -75,7 +75,7 @@ def test_a_broken_collector_costs_neither_time_nor_memory(
         scene.serve()  # late, and harmless
 
 
-def test_counters_catch_up_when_the_collector_returns(
+def test_exported_counters_catch_up_when_the_otlp_collector_returns(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     # An exporter waits a second before it tries again; its own limit keeps the test short, on a busy machine too.
@@ -105,7 +105,7 @@ def test_counters_catch_up_when_the_collector_returns(
     assert len(receiver.spans("chat nano")) > 5, "spans flow again"
 
 
-def test_a_collection_that_raises_is_not_the_last(
+def test_metric_export_continues_after_a_collection_raises(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collect, failures = PeriodicExportingMetricReader.collect, iter((True, True))
@@ -121,7 +121,7 @@ def test_a_collection_that_raises_is_not_the_last(
     assert receiver.wait_for(lambda: receiver.total("draftd.requests") == 1, 30)
 
 
-def test_an_outage_is_logged_once(
+def test_otlp_collector_outage_is_logged_once(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver.refuse = grpc.StatusCode.INVALID_ARGUMENT  # not tried again, so many fail in a short time

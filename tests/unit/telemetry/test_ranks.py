@@ -9,7 +9,9 @@ from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import GROUP, STATUS, Scene
 
 
-def test_each_rank_is_shown_with_its_host(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_rank_group_metrics_are_exported_per_rank_and_host(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver
+) -> None:
     scene = open_scene(receiver.environ(), group=GROUP.id)
     scene.serve()
     scene.telemetry.shutdown(30.0)
@@ -28,7 +30,9 @@ def test_each_rank_is_shown_with_its_host(open_scene: Callable[..., Scene], rece
     assert span.resource["draftd.group.id"] == GROUP.id, "spans are of the group as well"
 
 
-def test_a_daemon_alone_shows_no_group(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_daemon_without_ranks_exports_no_group_metrics(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver
+) -> None:
     scene = open_scene(receiver.environ(), status=replace(STATUS, group=None))
     scene.serve()
     scene.telemetry.shutdown(30.0)

@@ -18,7 +18,9 @@ from tests.otlp import OtlpReceiver
 from tests.unit.telemetry.scene import INFO, PEER, VERIFIED, Scene, across
 
 
-def test_the_verifiers_span_is_a_child_of_the_edges(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_verify_span_is_a_child_of_the_edge_daemons_request_span(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver
+) -> None:
     edge, verifier = open_scene(receiver.environ()), open_scene(receiver.environ())
     request = edge.telemetry.begin_inference(edge.start())
     request.set_plan(VERIFIED, ContextTier.SHORT)
@@ -38,7 +40,7 @@ def test_the_verifiers_span_is_a_child_of_the_edges(open_scene: Callable[..., Sc
     assert (stray.status, stray.parent_id) == ("ERROR", ""), "what is malformed begins a trace of its own"
 
 
-def test_a_request_of_the_remote_says_what_it_took_and_cost(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_remote_request_span_records_cost_quality_and_round_trip_time(scene: Scene, receiver: OtlpReceiver) -> None:
     across(scene)
     scene.telemetry.shutdown(30.0)
     (remote,) = receiver.spans("remote")
@@ -61,7 +63,7 @@ def test_a_request_of_the_remote_says_what_it_took_and_cost(scene: Scene, receiv
     assert receiver.count("draftd.remote.round_trip") == 1
 
 
-def test_both_ends_show_their_counts_and_no_peer(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_remote_and_verifier_metrics_show_counts_without_peer_addresses(scene: Scene, receiver: OtlpReceiver) -> None:
     across(scene)
     scene.telemetry.shutdown(30.0)
     names = ("remote.tokens", "remote.failovers", "remote.up", "remote.level", "verify.tokens", "verify.peers")
@@ -72,7 +74,7 @@ def test_both_ends_show_their_counts_and_no_peer(scene: Scene, receiver: OtlpRec
     assert all("10.0.0.7" not in str(point.attributes) for point in receiver.points("draftd.verify.io"))
 
 
-def test_a_link_that_never_came_up_is_shown_as_down(receiver: OtlpReceiver) -> None:
+def test_remote_link_that_never_connected_is_exported_as_down(receiver: OtlpReceiver) -> None:
     never = LinkState(failures=dict.fromkeys(LinkFailure, 0) | {LinkFailure.UNAUTHENTICATED: 7})
     with mock.patch.dict(os.environ, receiver.environ()):
         telemetry = Telemetry.start(TelemetrySettings())

@@ -156,7 +156,7 @@ ENDINGS = [
 ]
 
 
-async def test_status_is_what_the_client_saw(scene: Scene, receiver: OtlpReceiver) -> None:
+async def test_rpc_span_and_metric_record_the_status_the_client_saw(scene: Scene, receiver: OtlpReceiver) -> None:
     async with serving(scene.telemetry) as channel:
         for method, call, code, _, _ in ENDINGS:
             assert (await call(channel, method)).name == code
@@ -174,7 +174,9 @@ async def test_status_is_what_the_client_saw(scene: Scene, receiver: OtlpReceive
         assert duration.value == pytest.approx((span.end - span.start) / 1e9)
 
 
-async def test_a_client_that_leaves_is_cancelled_and_no_error(scene: Scene, receiver: OtlpReceiver) -> None:
+async def test_rpc_span_of_a_client_that_leaves_is_cancelled_without_error(
+    scene: Scene, receiver: OtlpReceiver
+) -> None:
     async with serving(scene.telemetry) as channel:
         for method in ("patient", "torrent"):
             await leave(channel, method)
@@ -188,7 +190,7 @@ async def test_a_client_that_leaves_is_cancelled_and_no_error(scene: Scene, rece
 
 
 @pytest.mark.parametrize(("left", "code"), [(None, "CANCELLED"), (0.4, "CANCELLED"), (0.03, "DEADLINE_EXCEEDED")])
-async def test_a_client_that_leaves_at_its_deadline_was_late(
+async def test_rpc_cancelled_at_its_deadline_counts_as_deadline_exceeded(
     left: float | None, code: str, scene: Scene, receiver: OtlpReceiver
 ) -> None:
     """The client's clock began before the daemon's; the inference span judges by the same slack."""
@@ -206,7 +208,7 @@ async def test_a_client_that_leaves_at_its_deadline_was_late(
     assert only(receiver, "test.Service/patient").attributes["rpc.response.status_code"] == code
 
 
-async def test_a_deadline_is_an_error(scene: Scene, receiver: OtlpReceiver) -> None:
+async def test_rpc_span_past_its_deadline_is_an_error(scene: Scene, receiver: OtlpReceiver) -> None:
     def over(name: str) -> bool:
         return any(span.attributes["rpc.response.status_code"] == "DEADLINE_EXCEEDED" for span in receiver.spans(name))
 
@@ -225,7 +227,7 @@ async def test_a_deadline_is_an_error(scene: Scene, receiver: OtlpReceiver) -> N
         assert late.status == "ERROR"
 
 
-async def test_rpc_span_covers_streaming_requests_too(scene: Scene, receiver: OtlpReceiver) -> None:
+async def test_rpc_span_covers_calls_with_streamed_requests(scene: Scene, receiver: OtlpReceiver) -> None:
     async def several() -> AsyncIterator[bytes]:
         yield b"12"
         yield b"345"
@@ -239,7 +241,7 @@ async def test_rpc_span_covers_streaming_requests_too(scene: Scene, receiver: Ot
         assert only(receiver, f"test.Service/{method}").attributes["rpc.response.status_code"] == "OK"
 
 
-async def test_an_unknown_method_does_not_become_a_label(scene: Scene, receiver: OtlpReceiver) -> None:
+async def test_unknown_rpc_method_is_recorded_as_other(scene: Scene, receiver: OtlpReceiver) -> None:
     async with serving(scene.telemetry) as channel:
         assert await ask(channel, "made_up") is grpc.StatusCode.UNIMPLEMENTED
     await flushed(scene)
@@ -249,7 +251,7 @@ async def test_an_unknown_method_does_not_become_a_label(scene: Scene, receiver:
     assert span.status == "ERROR"
 
 
-async def test_health_checks_leave_no_trace(scene: Scene, receiver: OtlpReceiver) -> None:
+async def test_grpc_health_checks_leave_no_span_or_metric(scene: Scene, receiver: OtlpReceiver) -> None:
     async with serving(scene.telemetry) as channel:
         await channel.unary_unary("/grpc.health.v1.Health/Check", same, same)(b"")
     await flushed(scene)
@@ -257,7 +259,7 @@ async def test_health_checks_leave_no_trace(scene: Scene, receiver: OtlpReceiver
     assert receiver.points("rpc.server.call.duration") == []
 
 
-async def test_the_callers_trace_reaches_the_request(scene: Scene, receiver: OtlpReceiver) -> None:
+async def test_callers_trace_context_reaches_the_rpc_and_request_spans(scene: Scene, receiver: OtlpReceiver) -> None:
     async def generate(request: bytes, context: Any) -> None:
         await context.write(b"1")
         scene.serve()
@@ -274,7 +276,7 @@ async def test_the_callers_trace_reaches_the_request(scene: Scene, receiver: Otl
     assert {span.trace_id for span in receiver.spans()} == {TRACE}
 
 
-async def test_concurrent_calls_keep_their_own_traces(scene: Scene, receiver: OtlpReceiver) -> None:
+async def test_concurrent_rpcs_keep_separate_traces(scene: Scene, receiver: OtlpReceiver) -> None:
     async def generate(request: bytes, context: Any) -> None:
         await context.write(b"1")
         await asyncio.sleep(0.02)
@@ -295,7 +297,7 @@ async def test_concurrent_calls_keep_their_own_traces(scene: Scene, receiver: Ot
     assert all(int(span.trace_id, 16) == int(span.attributes["gen_ai.response.id"]) for span in requests)
 
 
-async def test_an_unsampled_call_is_counted_only(scene: Scene, receiver: OtlpReceiver) -> None:
+async def test_unsampled_rpc_is_counted_without_a_span(scene: Scene, receiver: OtlpReceiver) -> None:
     unsampled = (("traceparent", f"00-{TRACE}-{PARENT}-00"),)
     async with serving(scene.telemetry) as channel:
         await drain(channel, "two", metadata=unsampled)
@@ -304,7 +306,7 @@ async def test_an_unsampled_call_is_counted_only(scene: Scene, receiver: OtlpRec
     assert receiver.count("rpc.server.call.duration") == 1
 
 
-async def test_a_malformed_traceparent_starts_a_new_trace(scene: Scene, receiver: OtlpReceiver) -> None:
+async def test_malformed_traceparent_starts_a_new_trace(scene: Scene, receiver: OtlpReceiver) -> None:
     async with serving(scene.telemetry) as channel:
         for header in ("", "nonsense", "00-0-0-00", f"ff-{TRACE}-{PARENT}-01"):
             assert await drain(channel, "two", metadata=(("traceparent", header),)) is grpc.StatusCode.OK
@@ -314,7 +316,7 @@ async def test_a_malformed_traceparent_starts_a_new_trace(scene: Scene, receiver
     assert len({span.trace_id for span in spans} - {TRACE}) == 4
 
 
-async def test_a_client_that_leaves_closes_its_handler(scene: Scene) -> None:
+async def test_rpc_handler_is_closed_when_its_client_leaves(scene: Scene) -> None:
     closed = asyncio.Event()
 
     async def torrential(request: bytes, context: Any) -> None:
@@ -330,7 +332,7 @@ async def test_a_client_that_leaves_closes_its_handler(scene: Scene) -> None:
         await asyncio.wait_for(closed.wait(), 60.0)
 
 
-async def test_without_an_endpoint_calls_pass_untouched(open_scene: Callable[..., Scene]) -> None:
+async def test_rpcs_pass_unchanged_without_an_otlp_endpoint(open_scene: Callable[..., Scene]) -> None:
     scene = open_scene({})
     async with serving(scene.telemetry) as channel:
         assert await drain(channel, "two", metadata=CALLER) is grpc.StatusCode.OK
@@ -338,7 +340,7 @@ async def test_without_an_endpoint_calls_pass_untouched(open_scene: Callable[...
         assert await ask(channel, "one") is grpc.StatusCode.OK
 
 
-async def test_a_request_may_be_recorded_from_another_thread(scene: Scene, receiver: OtlpReceiver) -> None:
+async def test_request_recorded_on_another_thread_joins_the_rpc_trace(scene: Scene, receiver: OtlpReceiver) -> None:
     async def generate(request: bytes, context: Any) -> bytes:
         await asyncio.to_thread(scene.serve)
         return b""

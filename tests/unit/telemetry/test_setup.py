@@ -97,7 +97,7 @@ def test_traces_and_metrics_may_have_different_endpoints(
 
 
 @pytest.mark.parametrize("variables", [{"OTEL_TRACES_EXPORTER": "none"}, {"OTEL_TRACES_SAMPLER": "always_off"}])
-def test_without_spans_the_counts_are_all_there(
+def test_metrics_are_complete_if_trace_export_is_off(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver, variables: dict[str, str]
 ) -> None:
     scene = open_scene(receiver.environ(**variables))
@@ -124,7 +124,7 @@ def test_otlp_headers_and_compression_come_from_the_environment(
     assert {headers.get("x-tenant") for headers in receiver.store.headers} == {"blue"}
 
 
-def test_the_sdk_counts_what_it_queued_and_delivered(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_otel_sdk_metrics_of_the_catalog_are_exported(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
     scene = open_scene(receiver.environ(OTEL_BSP_SCHEDULE_DELAY="50", OTEL_METRIC_EXPORT_INTERVAL="100"))
     scene.serve()
     until(lambda: receiver.total("otel.sdk.exporter.span.exported") >= 4, 10, "the spans' export is counted")
@@ -139,7 +139,9 @@ def test_the_sdk_counts_what_it_queued_and_delivered(open_scene: Callable[..., S
             assert set(point.attributes) <= {attribute.name for attribute in metric.attributes}
 
 
-def test_the_sdks_own_metrics_may_be_turned_off(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_otel_sdk_metrics_can_be_turned_off_by_environment(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver
+) -> None:
     scene = open_scene(receiver.environ(OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED="false"))
     scene.serve()
     assert scene.telemetry.shutdown(30.0)
@@ -160,7 +162,7 @@ def test_the_sdks_own_metrics_may_be_turned_off(open_scene: Callable[..., Scene]
     ],
     ids=["completed", "the environment wins"],
 )
-def test_resource_attributes_come_from_the_environment(
+def test_otel_resource_attributes_come_from_the_environment(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver, variables: dict[str, str], resource: dict[str, str]
 ) -> None:
     scene = open_scene(receiver.environ(**variables))
@@ -178,7 +180,7 @@ def test_resource_attributes_come_from_the_environment(
     assert timedelta(seconds=-2) < age < timedelta(days=1), "it is this process's, in UTC"
 
 
-def test_uptime_grows_and_is_not_changed_by_a_clock_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_uptime_is_unaffected_by_a_wall_clock_change(monkeypatch: pytest.MonkeyPatch) -> None:
     uptime, now = process_uptime(), time.time()
     first = uptime()
     assert first == pytest.approx(now - psutil.Process().create_time(), abs=2)
@@ -194,7 +196,7 @@ def test_uptime_grows_and_is_not_changed_by_a_clock_that_is_set(monkeypatch: pyt
         ({"OTEL_PROPAGATORS": "smoke"}, "'smoke' is not installed"),
     ],
 )
-def test_a_wrong_variable_turns_telemetry_off(
+def test_invalid_otel_variable_turns_telemetry_off_with_a_log_line(
     receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture, variables: dict[str, str], said: str
 ) -> None:
     started = telemetry(receiver.environ(**variables))
@@ -203,7 +205,7 @@ def test_a_wrong_variable_turns_telemetry_off(
     assert started.shutdown(1.0)
 
 
-def test_a_failure_while_starting_stops_nothing(
+def test_failure_at_telemetry_start_turns_export_off_and_is_counted(
     monkeypatch: pytest.MonkeyPatch, receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: 1 / 0)
@@ -227,7 +229,7 @@ def test_a_failure_while_starting_stops_nothing(
         ({"OTEL_SDK_DISABLED": "no", ENDPOINT: "http://x"}, ["otlp"]),
     ],
 )
-def test_exporters_are_chosen_by_the_otel_variables(
+def test_trace_exporters_are_chosen_by_the_otel_variables(
     monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], names: list[str]
 ) -> None:
     for name, value in environ.items():
@@ -243,7 +245,7 @@ def test_exporters_are_chosen_by_the_otel_variables(
         ("none", set()),
     ],
 )
-def test_propagators_are_chosen_by_the_otel_variable(
+def test_trace_propagators_are_chosen_by_the_otel_variable(
     monkeypatch: pytest.MonkeyPatch, asked: str | None, fields: set[str]
 ) -> None:
     if asked is not None:
@@ -251,7 +253,7 @@ def test_propagators_are_chosen_by_the_otel_variable(
     assert propagator().fields == fields
 
 
-def test_the_sdks_log_lines_stay_out_of_the_daemons(
+def test_otel_sdk_log_lines_stay_out_of_the_daemon_log(
     open_scene: Callable[..., Scene], caplog: pytest.LogCaptureFixture
 ) -> None:
     others = {thread.ident for thread in threading.enumerate()}  # an earlier test's pipeline may still complain

@@ -30,7 +30,7 @@ def only(receiver: OtlpReceiver, name: str = "chat nano") -> SpanRecord:
     return span
 
 
-def test_inference_span_says_how_depth_was_chosen(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_inference_span_records_depth_mode_alternatives_and_parked_steps(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve(plan=AUTOMATIC, steps=1, more=[PARKED_STEP, PARKED_STEP, CAPPED_STEP], request_id="automatic")
     scene.serve(request_id="fixed")
     scene.serve(plan=AUTOREGRESSIVE, request_id="plain")
@@ -132,7 +132,7 @@ def test_inference_span_has_the_genai_convention_attributes(scene: Scene, receiv
     assert set(span.attributes) <= {attribute.name for attribute in catalog_spans.INFERENCE_SPAN.attributes}
 
 
-def test_tokens_beyond_a_texts_end_are_neither_rolled_back_nor_gained(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_span_counts_accepted_tokens_past_the_end_as_cut_not_rolled_back(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve(steps=0, more=[CUT_STEP])
     scene.telemetry.shutdown(30.0)
     attributes = only(receiver).attributes
@@ -141,7 +141,7 @@ def test_tokens_beyond_a_texts_end_are_neither_rolled_back_nor_gained(scene: Sce
     assert attributes["gen_ai.usage.output_tokens"] == 4 + 1 - 3
 
 
-def test_a_span_whose_drafts_are_unpriced_claims_no_speedup(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_inference_span_with_unpriced_drafts_has_no_speedup(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve(steps=0, more=[SPECULATIVE_STEP._replace(break_even=None)] * 2)
     scene.telemetry.shutdown(30.0)
     span = only(receiver).attributes
@@ -149,7 +149,7 @@ def test_a_span_whose_drafts_are_unpriced_claims_no_speedup(scene: Scene, receiv
     assert not {"draftd.spec_decode.speedup", "draftd.spec_decode.break_even_tokens"} & set(span)
 
 
-def test_both_modes_carry_the_same_attributes(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_autoregressive_span_lacks_only_acceptance_length_and_speedup(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve()
     scene.serve(plan=AUTOREGRESSIVE)
     scene.telemetry.shutdown(30.0)
@@ -162,7 +162,7 @@ def test_both_modes_carry_the_same_attributes(scene: Scene, receiver: OtlpReceiv
     assert plain.attributes["draftd.plan.drafter"] == "none"
 
 
-def test_queue_prefill_and_decode_follow_one_another(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_queue_prefill_and_decode_spans_follow_without_gaps(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve()
     scene.telemetry.shutdown(30.0)
     whole = only(receiver)
@@ -190,7 +190,7 @@ def never_prefilled(stats: RequestStats) -> None:
     ("stats", "children"),
     [(never_scheduled, {"queue"}), (never_prefilled, {"queue", "prefill"})],
 )
-def test_an_early_end_has_the_spans_it_reached(
+def test_cancelled_request_has_spans_only_for_the_phases_it_reached(
     scene: Scene, receiver: OtlpReceiver, stats: Callable[[RequestStats], None], children: set[str]
 ) -> None:
     scene.serve(reason=FinishReason.CANCELLED, steps=0, stats=stats)
@@ -202,7 +202,7 @@ def test_an_early_end_has_the_spans_it_reached(
     assert "draftd.time_to_first_token" not in whole.attributes
 
 
-def test_inference_span_has_a_status_for_each_outcome(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_inference_span_status_and_error_type_match_each_outcome(scene: Scene, receiver: OtlpReceiver) -> None:
     for reason in FinishReason:
         scene.serve(reason=reason, error="the cache is gone" if reason is FinishReason.ERROR else "")
     scene.telemetry.shutdown(30.0)
@@ -222,7 +222,7 @@ def test_inference_span_has_a_status_for_each_outcome(scene: Scene, receiver: Ot
         assert span.attributes["draftd.spec_decode.draft_tokens"] == 12, "the counts are there however it ended"
 
 
-def test_a_refusal_is_an_error_with_its_kind(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_refused_request_span_is_an_error_with_its_error_type(scene: Scene, receiver: OtlpReceiver) -> None:
     errors = (
         QueueFull("64 requests wait", retry_after=1.0),
         NotServing("draining"),
@@ -240,7 +240,7 @@ def test_a_refusal_is_an_error_with_its_kind(scene: Scene, receiver: OtlpReceive
         assert span.attributes["draftd.outcome"] == "refused"
 
 
-def test_a_client_that_left_early_is_on_the_span_and_counted(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_request_left_before_the_engine_is_on_a_span_and_counted(scene: Scene, receiver: OtlpReceiver) -> None:
     reasons = {FinishReason.CANCELLED: "UNSET", FinishReason.DEADLINE: "ERROR"}
     for reason in reasons:
         scene.telemetry.begin_inference(scene.start()).leave(reason)
@@ -251,13 +251,13 @@ def test_a_client_that_left_early_is_on_the_span_and_counted(scene: Scene, recei
     assert counted == {reason.value: 1 for reason in reasons}
 
 
-def test_degradation_is_on_the_span(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_inference_span_records_the_degradation_reason(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve(degraded="the ring cache is full")
     scene.telemetry.shutdown(30.0)
     assert only(receiver).attributes["draftd.degraded_reason"] == "the ring cache is full"
 
 
-def test_a_seed_of_64_bits_does_not_lose_the_batch(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_unsigned_64_bit_seed_is_exported_as_a_signed_number(scene: Scene, receiver: OtlpReceiver) -> None:
     scene.serve(sampling=SamplingParams(seed=2**64 - 1))
     scene.serve(sampling=SamplingParams(seed=2**63))
     scene.serve(sampling=SamplingParams(seed=2**63 - 1))
@@ -267,7 +267,7 @@ def test_a_seed_of_64_bits_does_not_lose_the_batch(scene: Scene, receiver: OtlpR
 
 
 @pytest.mark.parametrize("opted_in", [False, True])
-def test_text_is_exported_only_when_opted_in(
+def test_span_contains_prompt_and_answer_text_only_if_enabled(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver, opted_in: bool
 ) -> None:
     scene = open_scene(receiver.environ(), capture_content=opted_in)
@@ -284,7 +284,7 @@ def test_text_is_exported_only_when_opted_in(
         assert answered[0]["finish_reason"] == "stop"
 
 
-def test_text_captured_in_a_span_is_bounded(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_prompt_and_answer_text_in_a_span_is_bounded(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
     scene = open_scene(receiver.environ(), capture_content=True)
     texts = (("system", "s" * 10_000), ("user", "u" * 10_000), ("user", "v"))
     messages = tuple((role, (text_part(text),)) for role, text in texts)
@@ -308,7 +308,7 @@ def test_refused_request_before_loading_has_no_model_attribute(
     assert attributes["error.type"] == "NotServing"
 
 
-def test_inference_span_never_raises_on_broken_values(
+def test_telemetry_counts_and_never_raises_on_invalid_values(
     scene: Scene, receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken: object = None
