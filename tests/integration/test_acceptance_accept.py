@@ -48,7 +48,7 @@ def draftd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_is_gone_on_with_judged_and_reported(draftd: Callable[..., Ran], tmp_path: Path) -> None:
+def test_accept_command_continues_judges_and_reports_a_stopped_run(draftd: Callable[..., Ran], tmp_path: Path) -> None:
     with scripted_daemon(tmp_path, step_seconds=0.002, context_length=16384) as daemon:
         which = ("--target", f"127.0.0.1:{daemon.port}", "--run", "run")
         begun = subprocess.Popen(
@@ -92,7 +92,7 @@ def test_a_run_that_was_stopped_is_gone_on_with_judged_and_reported(draftd: Call
 
 
 @pytest.mark.slow
-def test_stopped_it_leaves_no_daemon_behind(tmp_path: Path) -> None:
+def test_interrupted_accept_command_ends_its_daemon(tmp_path: Path) -> None:
     running = subprocess.Popen(
         [*_COMMAND, "accept", "--run", "run"],
         cwd=tmp_path,
@@ -108,7 +108,7 @@ def test_stopped_it_leaves_no_daemon_behind(tmp_path: Path) -> None:
     until(lambda: not any(child.is_running() for child in children), 30)
 
 
-def test_accept_names_a_faulty_spec_before_it_measures(draftd: Callable[..., Ran], tmp_path: Path) -> None:
+def test_accept_command_refuses_a_faulty_spec_before_measuring(draftd: Callable[..., Ran], tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text("name = 3")
     said = draftd("accept", "--spec", "spec.toml", "--run", "run")
     assert said.code == 2
@@ -116,7 +116,7 @@ def test_accept_names_a_faulty_spec_before_it_measures(draftd: Callable[..., Ran
     assert not (tmp_path / "run").exists()
 
 
-def test_where_no_daemon_answers_nothing_is_judged(draftd: Callable[..., Ran]) -> None:
+def test_accept_command_judges_nothing_if_the_daemon_is_unreachable(draftd: Callable[..., Ran]) -> None:
     said = draftd("accept", "--target", "127.0.0.1:9", "--run", "run")
     assert said.code == 2
     assert "not judged" in said.err

@@ -119,13 +119,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_good_draft_passes_on_acceptance_and_on_throughput(runs: Path, tmp_path: Path, gate: Gate) -> None:
+def test_acceptance_gate_passes_a_good_draft(runs: Path, tmp_path: Path, gate: Gate) -> None:
     ran, verdict = gate(runs / "good", only(tmp_path, PAYS, ACCEPTED))
     assert (ran.code, verdict["decision"]) == (0, "promoted"), verdict
     assert all(one["samples"] >= 30 for one in verdict["criteria"])
 
 
-def test_a_damaged_draft_fails_on_both(runs: Path, tmp_path: Path, gate: Gate) -> None:
+def test_acceptance_gate_fails_a_damaged_draft_on_acceptance_and_throughput(
+    runs: Path, tmp_path: Path, gate: Gate
+) -> None:
     ran, verdict = gate(runs / "damaged", only(tmp_path, PAYS, ACCEPTED))
     assert (ran.code, verdict["decision"]) == (1, "not_promoted")
     assert {one["name"]: one["outcome"] for one in verdict["criteria"]} == {PAYS: "failed", ACCEPTED: "failed"}
@@ -133,7 +135,7 @@ def test_a_damaged_draft_fails_on_both(runs: Path, tmp_path: Path, gate: Gate) -
     assert "does not pay" in verdict["notes"][0]
 
 
-def test_a_run_gone_on_with_another_draft_is_not_judged(runs: Path, tmp_path: Path, gate: Gate) -> None:
+def test_acceptance_gate_does_not_judge_a_run_with_two_different_drafts(runs: Path, tmp_path: Path, gate: Gate) -> None:
     ran, verdict = gate(runs / "mixed", only(tmp_path, PAYS, ACCEPTED))
     assert (ran.code, verdict["decision"]) == (2, "not_judged")
     (reason,) = verdict["reasons"]
@@ -142,7 +144,7 @@ def test_a_run_gone_on_with_another_draft_is_not_judged(runs: Path, tmp_path: Pa
     assert verdict["criteria"] == []
 
 
-def test_two_drafts_are_compared_only_where_that_is_said(runs: Path, tmp_path: Path, gate: Gate) -> None:
+def test_acceptance_gate_compares_different_drafts_only_if_allowed(runs: Path, tmp_path: Path, gate: Gate) -> None:
     spec = only(tmp_path, ACCEPTED)
     spec.write_text(spec.read_text().replace("threshold = 0.55", 'threshold = 1.0\nagainst = "baseline"'))
     against = ("--baseline", str(runs / "good"))
@@ -180,13 +182,13 @@ def first_tokens(folder: Path) -> Path:
     return folder / "run"
 
 
-def test_a_draft_that_reads_slowly_keeps_no_first_token_back(tmp_path: Path, gate: Gate) -> None:
+def test_slow_draft_prefill_does_not_delay_the_first_token(tmp_path: Path, gate: Gate) -> None:
     """The target's first token is sent before the draft reads the prompt."""
     ran, verdict = gate(first_tokens(tmp_path), only(tmp_path, FIRST_TOKEN))
     assert (ran.code, verdict["criteria"][0]["outcome"]) == (0, "passed"), verdict
 
 
-def test_a_first_token_that_waits_for_the_draft_fails(
+def test_acceptance_gate_fails_a_first_token_that_waits_for_the_draft(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by an engine that has the draft read the prompt first."""

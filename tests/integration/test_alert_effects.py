@@ -108,7 +108,7 @@ def polling(manager: Alertmanager, controlled: Controlled) -> Iterator[None]:
         assert poller.close(10)
 
 
-def test_alertmanager_and_the_poll_take_each_alert_to_its_effect_and_its_end(tmp_path: Path) -> None:
+def test_alertmanager_webhook_and_poll_apply_and_end_each_level_alert(tmp_path: Path) -> None:
     told, polled = ladders(), ladders()
     with listening(told) as webhook:
         config = quick(Told(f"http://127.0.0.1:{webhook.port}/v1/alerts", TOKEN), tmp_path / "told", "50ms")
@@ -137,7 +137,7 @@ def from_grafana(rule: AlertRule, status: str) -> bytes:
     return json.dumps(body | {"alerts": [one]}).encode()
 
 
-def test_each_alert_that_grafana_sends_takes_effect_and_ends_and_those_for_people_do_nothing() -> None:
+def test_grafana_alert_webhook_applies_and_ends_level_alerts_only() -> None:
     controlled = ladders()
     with listening(controlled) as webhook:
         for rule in RULES:
@@ -172,7 +172,7 @@ def provisioned() -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_grafanas_routes_send_the_daemon_the_alerts_that_ask_for_a_level(rule: AlertRule) -> None:
+def test_grafana_routes_send_the_daemon_only_alerts_with_a_level(rule: AlertRule) -> None:
     own = labels(rule)
     assert (LEVEL_LABEL in own) == (rule.level is not None)
     asking, muted = provisioned()

@@ -38,7 +38,7 @@ sys.exit(run_daemon(settings, announce=say, load=load))
 
 
 @pytest.mark.slow
-def test_transitions_are_marked_and_what_is_tried_out_is_answered(tmp_path: Path) -> None:
+def test_level_and_flag_changes_are_annotated_in_grafana(tmp_path: Path) -> None:
     marks: list[Request] = []
 
     def answer(request: Request) -> Answer:
@@ -71,7 +71,7 @@ def test_transitions_are_marked_and_what_is_tried_out_is_answered(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_grafana_that_hangs_keeps_no_daemon_from_stepping_nor_from_stopping_in_order(tmp_path: Path) -> None:
+def test_hanging_grafana_delays_neither_level_changes_nor_requests(tmp_path: Path) -> None:
     go, asked = threading.Event(), threading.Event()
     marks: list[Request] = []
 

@@ -111,7 +111,9 @@ TABLE: list[tuple[str, pb.GenerateRequest, str, str]] = [
 
 
 @pytest.mark.parametrize(("bad", "field", "said"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_each_is_refused_by_name(served: Served, bad: pb.GenerateRequest, field: str, said: str) -> None:
+def test_invalid_generate_request_is_refused_naming_its_field(
+    served: Served, bad: pb.GenerateRequest, field: str, said: str
+) -> None:
     before = len(served.telemetry.heard)
     with pytest.raises(CallError) as caught:
         list(served.client.generate_raw(bad, timeout=20))
@@ -126,7 +128,7 @@ def test_each_is_refused_by_name(served: Served, bad: pb.GenerateRequest, field:
     assert [refusal.grpc_status for refusal in heard.refusals] == ["INVALID_ARGUMENT"]
 
 
-def test_the_whole_table_at_once_leaves_a_running_stream_alone(served: Served, bystander: None) -> None:
+def test_concurrent_invalid_requests_leave_a_running_stream_undisturbed(served: Served, bystander: None) -> None:
     def ask(row: tuple[str, pb.GenerateRequest, str, str]) -> str:
         with pytest.raises(CallError) as caught:
             list(served.client.generate_raw(row[1], timeout=30))
@@ -146,7 +148,7 @@ NO_REQUESTS = [
 ]
 
 
-def test_bytes_that_are_no_request_are_explained(served: Served, bystander: None) -> None:
+def test_bytes_that_are_no_grpc_request_get_an_explaining_status(served: Served, bystander: None) -> None:
     for data, said in NO_REQUESTS:
         with served.channel() as channel, pytest.raises(grpc.RpcError) as caught:
             list(raw(channel)(data, timeout=20))
@@ -154,7 +156,7 @@ def test_bytes_that_are_no_request_are_explained(served: Served, bystander: None
         assert caught.value.details().startswith(said)
 
 
-def test_an_oversized_message_says_its_size_and_the_limit(served: Served, bystander: None) -> None:
+def test_oversized_grpc_message_is_refused_with_its_size_and_the_limit(served: Served, bystander: None) -> None:
     for size in (MESSAGE_LIMIT + 1, 16 * MESSAGE_LIMIT):  # refused by the daemon, and by gRPC itself
         with pytest.raises(CallError) as caught:
             list(served.client.generate("x" * size, timeout=20))
@@ -165,7 +167,7 @@ def test_an_oversized_message_says_its_size_and_the_limit(served: Served, bystan
         assert int(said[2]) == MESSAGE_LIMIT
 
 
-def test_an_unknown_method_and_a_wrong_variant_have_their_own_status(served: Served) -> None:
+def test_unknown_grpc_method_is_unimplemented_and_unknown_variant_is_invalid(served: Served) -> None:
     with served.channel() as channel:
         method = channel.unary_unary("/draftd.v1.InferenceService/Nothing")
         with pytest.raises(grpc.RpcError) as caught:
@@ -195,7 +197,7 @@ def wordy() -> LoadedModels:
 
 
 @pytest.mark.slow
-def test_a_client_that_never_reads_is_cancelled_and_told_when_it_does(tmp_path: Path) -> None:
+def test_grpc_client_that_never_reads_is_cancelled_with_aborted(tmp_path: Path) -> None:
     with serving(tmp_path, wordy, server={"write_stall_seconds": 0.5}) as served:
         with served.channel(SMALL_WINDOW) as channel:
             call = raw(channel)(request(max_tokens=3_000).SerializeToString())
@@ -221,7 +223,7 @@ def test_a_client_that_never_reads_is_cancelled_and_told_when_it_does(tmp_path: 
     assert served.tasks_left == []
 
 
-def test_a_client_that_vanishes_frees_its_sequence_at_once(served: Served, bystander: None) -> None:
+def test_closed_client_connection_cancels_its_sequence(served: Served, bystander: None) -> None:
     for _ in range(5):
         with served.channel() as channel:
             call = raw(channel)(request(max_tokens=CONTEXT).SerializeToString())
@@ -234,7 +236,7 @@ def test_a_client_that_vanishes_frees_its_sequence_at_once(served: Served, bysta
         assert time.monotonic() - began < 10
 
 
-def test_a_client_that_cancels_before_it_is_served_leaves_nothing_behind(served: Served) -> None:
+def test_grpc_call_cancelled_before_service_leaves_no_sequence(served: Served) -> None:
     stub_requests = 30
     with served.channel() as channel:
         calls = [raw(channel)(request(prompt="x" * 2000).SerializeToString()) for _ in range(stub_requests)]
@@ -244,7 +246,9 @@ def test_a_client_that_cancels_before_it_is_served_leaves_nothing_behind(served:
     assert served.worker.status().active == served.worker.status().queued == 0
 
 
-def test_a_failing_request_names_no_secrets_and_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_internal_error_is_logged_and_sent_without_its_details(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with serving(tmp_path, models) as served:
 
         def broken(*asked: object, **more: object) -> object:
@@ -267,7 +271,7 @@ STORM_BOUND_BYTES = 10 * 1024 * STORM
 
 
 @pytest.mark.slow
-def test_hundreds_of_cancelled_streams_leave_memory_flat(tmp_path: Path) -> None:
+def test_cancelled_streams_do_not_grow_daemon_memory(tmp_path: Path) -> None:
     """Every other one is cancelled, the rest vanish with their connection."""
     choose = random.Random(1)
     data = request(prompt="storm", max_tokens=2000).SerializeToString()
@@ -312,7 +316,7 @@ def test_hundreds_of_cancelled_streams_leave_memory_flat(tmp_path: Path) -> None
         assert [line for line in daemon.lines if "Traceback" in line or "never" in line] == []
 
 
-def test_a_client_process_that_is_killed_frees_its_sequence(served: Served) -> None:
+def test_killed_client_process_cancels_its_sequence(served: Served) -> None:
     script = (
         "import os, signal, sys\n"
         "from draftd.client.client import DraftdClient\n"

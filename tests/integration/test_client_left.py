@@ -32,7 +32,7 @@ def silent() -> Iterator[DraftdClient]:
 
 
 @pytest.mark.parametrize("call", [*_CALLS, pytest.param(DraftdClient.status, id="status")])
-def test_an_interrupted_call_does_not_keep_its_connection_from_closing(
+def test_client_connection_closes_after_an_interrupted_call(
     silent: DraftdClient, call: Callable[[DraftdClient], object]
 ) -> None:
     threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,)).start()
@@ -43,7 +43,7 @@ def test_an_interrupted_call_does_not_keep_its_connection_from_closing(
 
 @pytest.mark.parametrize("call", _CALLS)
 @pytest.mark.parametrize("moment", ["_run_channel_spin_thread", "_event_handler"])
-def test_nor_does_one_that_was_interrupted_as_it_began(
+def test_client_connection_closes_after_a_call_interrupted_at_its_start(
     silent: DraftdClient, call: Callable[[DraftdClient], object], moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = getattr(grpc._channel, moment)
@@ -58,7 +58,7 @@ def test_nor_does_one_that_was_interrupted_as_it_began(
     assert _closes(silent)
 
 
-def test_whoever_ignores_ctrl_c_goes_on_ignoring_it(silent: DraftdClient) -> None:
+def test_client_call_keeps_an_ignored_sigint_ignored(silent: DraftdClient) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         answer = silent.generate("Hello", timeout=0.2)

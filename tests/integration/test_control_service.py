@@ -82,13 +82,13 @@ class Watching:
             self.error = error
 
 
-def test_the_level_is_told_here_and_in_the_status(served: Served) -> None:
+def test_level_reply_equals_the_fallback_part_of_status(served: Served) -> None:
     told = served.client.level()
     assert [level.level for level in told.ladder][:2] == ["full", "short_block"]
     assert served.client.status().fallback == told
 
 
-def test_a_level_is_held_for_a_while_for_ever_and_released(served: Served) -> None:
+def test_level_hold_can_expire_be_endless_or_be_released(served: Served) -> None:
     try:
         held = served.client.hold_level(FallbackLevel.LIGHT_DRAFT, 1800.0)
         assert held.ladder[held.position].level == "light_draft"
@@ -112,7 +112,9 @@ def test_a_level_is_held_for_a_while_for_ever_and_released(served: Served) -> No
         ("Watch", pb.WatchRequest(after_number=10**9), "after_number"),
     ],
 )
-def test_a_wrong_field_is_named_with_what_is_allowed(stub: Any, method: str, request_: Any, field: str) -> None:
+def test_control_request_with_an_invalid_field_is_refused_naming_it(
+    stub: Any, method: str, request_: Any, field: str
+) -> None:
     with pytest.raises(grpc.RpcError) as raised:
         list(getattr(stub, method)(request_, timeout=20))
     error = CallError(raised.value)
@@ -122,14 +124,14 @@ def test_a_wrong_field_is_named_with_what_is_allowed(stub: Any, method: str, req
     assert "allowed: " in error.fields[field]
 
 
-def test_a_request_that_was_refused_changed_nothing(served: Served, stub: Any, controller: FakeController) -> None:
+def test_refused_level_hold_leaves_the_ladder_unchanged(served: Served, stub: Any, controller: FakeController) -> None:
     before = controller.state()
     with pytest.raises(grpc.RpcError):
         stub.HoldLevel(pb.HoldLevelRequest(level="autoregressive", expires_in=Duration()), timeout=20)
     assert controller.state() == before
 
 
-def test_transitions_are_listed_with_their_evidence(served: Served) -> None:
+def test_listed_transitions_carry_cause_and_evidence(served: Served) -> None:
     last = record(served, 3)
     told = served.client.transitions(2)
     assert [one.number for one in told] == [last - 1, last]
@@ -138,7 +140,7 @@ def test_transitions_are_listed_with_their_evidence(served: Served) -> None:
     assert served.client.transitions(after=last) == []
 
 
-def test_a_watcher_hears_what_was_kept_and_what_happens_in_order_and_once(served: Served) -> None:
+def test_transition_watchers_get_past_and_new_transitions_once_in_order(served: Served) -> None:
     first = record(served, 3)
     with watching(served, first - 2) as early, watching(served) as late:
         last = record(served, 2)
@@ -147,26 +149,28 @@ def test_a_watcher_hears_what_was_kept_and_what_happens_in_order_and_once(served
         assert late.numbers == [last - 1, last]
 
 
-def test_the_flag_is_watched_as_well(served: Served) -> None:
+def test_flag_changes_reach_a_transition_watcher(served: Served) -> None:
     with watching(served) as watch:
         served.client.set_flag("off")
         served.client.set_flag("on")
         until(lambda: len(watch.numbers) == 2, 20)
 
 
-def test_a_probe_says_what_it_measured(served: Served, controller: FakeController) -> None:
+def test_probe_reply_carries_its_level_verdict_and_measurements(served: Served, controller: FakeController) -> None:
     with ended(controller.probes, ProbeReport(LADDER[1], ProbeVerdict.GOOD, "as before", 0.7, 1.4, 0.2)):
         told = served.client.probe(timeout=20)
     assert (told.level.max_draft_tokens, told.verdict, told.acceptance, told.speedup) == (3, "good", 0.7, 1.4)
 
 
-def test_canaries_say_what_they_found(served: Served, controller: FakeController) -> None:
+def test_canary_reply_carries_verdict_score_and_results(served: Served, controller: FakeController) -> None:
     with ended(controller.runs, CanaryReport(ProbeVerdict.GOOD, "none worse", (CanaryOutcome("a", True, True),), 0.2)):
         told = served.client.canaries(timeout=20)
     assert (told.verdict, told.score_speculative, [one.id for one in told.results]) == ("good", 1.0, ["a"])
 
 
-def test_a_draft_read_anew_is_named(served: Served, controller: FakeController) -> None:
+def test_draft_reload_reply_names_the_draft_model_and_its_weight_bytes(
+    served: Served, controller: FakeController
+) -> None:
     with ended(controller.reloads, 1_234_567):
         told = served.client.reload_draft(timeout=20)
     assert not controller.forgets[-1]
@@ -195,7 +199,9 @@ def ended(kept: list[Any], outcome: object) -> Iterator[None]:
     ending.join()
 
 
-def test_commands_that_cannot_run_now_fail_with_failed_precondition(served: Served, controller: FakeController) -> None:
+def test_control_commands_refused_by_the_controller_get_failed_precondition(
+    served: Served, controller: FakeController
+) -> None:
     controller.refusal = NotNow("it is at the top")
     try:
         for ask in (DraftdClient.probe, DraftdClient.canaries, DraftdClient.reload_draft):
@@ -208,14 +214,16 @@ def test_commands_that_cannot_run_now_fail_with_failed_precondition(served: Serv
         controller.refusal = None
 
 
-def test_a_draft_that_cannot_be_read_is_said(served: Served, controller: FakeController) -> None:
+def test_failed_draft_reload_gets_failed_precondition_with_the_reason(
+    served: Served, controller: FakeController
+) -> None:
     with ended(controller.reloads, ModelLoadError("no model.safetensors")), pytest.raises(CallError) as refused:
         served.client.reload_draft(timeout=20)
     assert refused.value.code == grpc.StatusCode.FAILED_PRECONDITION
     assert "no model.safetensors" in refused.value.details
 
 
-def test_a_deadline_ends_the_call_and_not_the_run(served: Served, controller: FakeController) -> None:
+def test_deadline_of_a_canary_call_does_not_cancel_the_canary_run(served: Served, controller: FakeController) -> None:
     began = time.monotonic()
     with pytest.raises(CallError) as late:
         served.client.canaries(timeout=0.5)
@@ -228,7 +236,7 @@ def test_a_deadline_ends_the_call_and_not_the_run(served: Served, controller: Fa
     assert served.client.level().ladder, "it answers still"
 
 
-def test_a_run_that_fails_after_its_caller_has_gone_is_harmless(
+def test_probe_that_fails_after_its_caller_left_is_not_logged(
     served: Served, controller: FakeController, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(CallError):
@@ -239,7 +247,7 @@ def test_a_run_that_fails_after_its_caller_has_gone_is_harmless(
     assert "too late" not in caplog.text
 
 
-def test_draining_ends_watchers_and_runs_with_a_status_and_waits_for_none(tmp_path: Path) -> None:
+def test_drain_ends_watch_probe_and_canary_calls_with_unavailable(tmp_path: Path) -> None:
     controller = FakeController()
     with serving(tmp_path, models, controller=controller) as served:
         errors: list[CallError] = []

@@ -14,7 +14,7 @@ from tests.conftest import NanoPair
 
 
 @pytest.mark.slow
-def test_the_demo_shows_every_class_of_the_embedded_pair_both_ways_and_identical(nano_pair: NanoPair) -> None:
+def test_demo_command_gets_identical_text_in_both_modes_for_each_workload(nano_pair: NanoPair) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "draftd.cli.main", "demo", "--each", "1", "--max-tokens", "24"],
         capture_output=True,

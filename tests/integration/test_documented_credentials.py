@@ -67,7 +67,7 @@ def environ_of(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
     return {**WITHOUT_SETTINGS, **own, **more}
 
 
-def test_clients_reach_a_daemon_with_the_credentials_that_operations_makes(
+def test_documented_commands_make_credentials_that_daemon_and_clients_accept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve, clients = texts_of("operations.md", "sh", "openssl req")
@@ -96,7 +96,7 @@ def test_clients_reach_a_daemon_with_the_credentials_that_operations_makes(
         assert answers.count('"result": "no_level"') == 2, answers
 
 
-def test_launchd_starts_a_daemon_with_the_settings_that_its_set_up_writes(
+def test_documented_launchd_setup_writes_the_settings_its_service_uses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (setup,) = texts_of("operations.md", "sh", "launchctl bootstrap")
@@ -113,7 +113,7 @@ def test_launchd_starts_a_daemon_with_the_settings_that_its_set_up_writes(
     assert Path(recipe["StandardErrorPath"]).name != log.name, "launchd does not rename its own by size"
 
 
-def test_an_edge_reaches_the_verifier_that_is_set_up_as_described(
+def test_documented_remote_setup_connects_an_edge_to_its_verifier(
     tmp_path: Path,
 ) -> None:
     (make,), (toml,), (ask,) = (

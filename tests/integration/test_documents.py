@@ -25,9 +25,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if not block.reason], ids=str)
-def test_code_block_of_a_document_runs(block: CodeBlock, reader: Reader) -> None:
+def test_code_block_of_the_documentation_runs(block: CodeBlock, reader: Reader) -> None:
     reader.run(block)
 
 
-def test_most_code_blocks_are_run_here() -> None:
+def test_more_than_twenty_documentation_code_blocks_are_run() -> None:
     assert sum(not block.reason for block in BLOCKS) > 20

@@ -32,7 +32,7 @@ def health(url: str) -> tuple[int, dict[str, str]]:
         return error.code, json.load(error)
 
 
-def test_a_download_is_shown_everywhere_and_kept_when_the_daemon_stops(
+def test_model_download_progress_is_shown_and_kept_if_the_daemon_stops(
     nano_pair: NanoPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("--model", "org/name", "--port", "0", "--http-port", "0")

@@ -75,7 +75,7 @@ def whole(history: list[pb.Transition]) -> bool:
     )
 
 
-def test_a_daemon_that_is_killed_at_any_moment_comes_back_as_it_was_or_one_step_safer(tmp_path: Path) -> None:
+def test_killed_daemon_restores_its_last_ladder_level_and_history(tmp_path: Path) -> None:
     dice = random.Random(SEED)
     asked, seen = Asked(), 0
     for kill in range(KILLS):

@@ -69,7 +69,7 @@ def ask(served: Served, response_format: pb.ResponseFormat | None = None, **fiel
 
 
 @pytest.mark.parametrize("mode", [pb.DECODE_MODE_AUTOREGRESSIVE, pb.DECODE_MODE_SPECULATIVE])
-def test_answers_are_what_their_format_says(served: Served, mode: pb.DecodeMode) -> None:
+def test_grpc_answers_satisfy_their_schema_regex_choice_or_grammar(served: Served, mode: pb.DecodeMode) -> None:
     found = ask(served, pb.ResponseFormat(json_schema=json.dumps(SCHEMA)), mode=mode)
     assert found.finished.reason == pb.FINISH_REASON_STOP
     told = json.loads(found.text)
@@ -84,7 +84,7 @@ def test_answers_are_what_their_format_says(served: Served, mode: pb.DecodeMode)
     assert ask(served, pb.ResponseFormat(grammar=gbnf), mode=mode).text in ("yes!", "no!")
 
 
-def test_the_drafter_of_forced_tokens_can_be_asked_for(served: Served) -> None:
+def test_grammar_drafter_can_be_requested_and_gets_tokens_accepted(served: Served) -> None:
     found = ask(served, pb.ResponseFormat(json_schema=json.dumps(SCHEMA)), drafter="grammar")
     assert found.started.plan.drafter == "grammar"
     assert found.finished.counts.accepted_tokens > 0
@@ -95,7 +95,7 @@ def calls_of(answer: Answer) -> list[pb.ToolCall]:
     return [delta.tool_call for chunk in answer.chunks for delta in chunk.deltas if delta.HasField("tool_call")]
 
 
-def test_a_demanded_call_is_made_as_its_schema_says(served: Served) -> None:
+def test_demanded_tool_call_satisfies_its_parameter_schema(served: Served) -> None:
     named = ask(served, tools=TOOLS, tool_choice=pb.ToolChoice(name="wait"))
     assert [(call.name, call.arguments) for call in calls_of(named)] == [("wait", "{}")]
     assert named.finished.tool_calls
@@ -114,19 +114,19 @@ def test_a_demanded_call_is_made_as_its_schema_says(served: Served) -> None:
         assert not any_of_them.finished.warning
 
 
-def test_the_parameters_of_demanded_calls_are_bounded(served: Served) -> None:
+def test_demanded_tool_call_with_too_large_parameters_is_refused(served: Served) -> None:
     large = pb.Tool(name="large", parameters=json.dumps({"type": "object", "description": "x" * 300_000}))
     with pytest.raises(CallError) as refused:
         ask(served, tools=[large], tool_choice=pb.ToolChoice(name="large"))
     assert list(refused.value.fields) == ["chat.tool_choice"]
 
 
-def test_with_tools_an_answer_is_a_call_or_its_format(served: Served) -> None:
+def test_answer_with_tools_and_a_format_is_a_tool_call_or_in_the_format(served: Served) -> None:
     found = ask(served, pb.ResponseFormat(choices=pb.Choices(texts=["none"])), tools=TOOLS)
     assert found.text == "none" or calls_of(found)
 
 
-def test_quality_asks_for_json_under_its_schema(
+def test_quality_run_gets_schema_valid_json_from_constrained_answers(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canaries = [one for one in FrozenPrompts.of_package().canaries if one.id in ("json-paint", "tool-set_timer")]
@@ -162,7 +162,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("bad", "field", "said"), BAD.values(), ids=BAD)
-def test_formats_that_cannot_be_enforced_are_refused(
+def test_unenforceable_response_format_is_refused_naming_its_field(
     served: Served, bad: pb.ResponseFormat, field: str, said: str
 ) -> None:
     with pytest.raises(CallError) as refused:
@@ -172,7 +172,7 @@ def test_formats_that_cannot_be_enforced_are_refused(
     assert said in refused.value.details
 
 
-def test_a_grammar_says_when_the_answer_ends(served: Served) -> None:
+def test_ignore_eos_and_min_tokens_are_refused_for_constrained_answers(served: Served) -> None:
     required = {"tools": TOOLS, "tool_choice": pb.ToolChoice(mode=pb.ToolChoice.MODE_REQUIRED)}
     for constrained in ({"response_format": pb.ResponseFormat(json_object=True)}, required):
         for fields in ({"ignore_eos": True}, {"min_tokens": 4}):

@@ -7,7 +7,7 @@ from draftd.v1 import inference_pb2 as pb
 from tests.in_process_daemon import Served
 
 
-def test_choices_and_log_probabilities_arrive(served: Served) -> None:
+def test_grpc_choices_and_logprobs_are_equal_in_both_decode_modes(served: Served) -> None:
     way = SamplingParams(20.0, seed=5, logit_bias=((101, 90.0), (255, -100.0)), frequency_penalty=2.0)
     texts = []
     for mode in (ModePreference.SPECULATIVE, ModePreference.AUTOREGRESSIVE):
@@ -31,7 +31,7 @@ def test_choices_and_log_probabilities_arrive(served: Served) -> None:
     assert len(set(texts[0][0])) > 5
 
 
-def test_a_stop_token_is_told(served: Served) -> None:
+def test_grpc_answer_names_the_stop_token_that_ended_it(served: Served) -> None:
     whole = [token for event in served.client.generate("hi", max_tokens=9) for token in event.chunk.token_ids]
     *_, last = served.client.generate("hi", max_tokens=9, stop_token_ids=[whole[2]], min_tokens=0)
     assert last.finished.stop_token_id == whole[2]

@@ -142,7 +142,7 @@ def _status(authority: Authority, port: int, method: str, path: str, headers: di
         return connection.getresponse().status
 
 
-def test_credentials_change_while_requests_run_and_none_is_lost(tmp_path: Path) -> None:
+def test_sighup_replaces_credentials_without_ending_a_running_request(tmp_path: Path) -> None:
     given = Configured(tmp_path)
     first = given.certify("first")
     given.write(OLD)
@@ -178,7 +178,7 @@ def test_credentials_change_while_requests_run_and_none_is_lost(tmp_path: Path) 
             )
 
 
-def test_hangup_names_unusable_files_and_keeps_the_old_ones(tmp_path: Path) -> None:
+def test_sighup_names_unusable_files_and_keeps_the_old_credentials(tmp_path: Path) -> None:
     given = Configured(tmp_path)
     authority = given.certify("ca")
     given.write(NEW)
@@ -209,7 +209,7 @@ def follower(*arguments: str) -> None:
     forked_daemon.command("follow", *arguments)
 
 
-def test_a_follower_reopens_its_log(tmp_path: Path) -> None:
+def test_follower_rank_reopens_its_log_on_sighup(tmp_path: Path) -> None:
     given = Configured(tmp_path)
     given.file.write_text(f"[log]\nfile = '{given.log}'\n")
     whole = {**ENVIRON, "DRAFTD_CONFIG": str(given.file)}
@@ -230,7 +230,7 @@ def test_a_follower_reopens_its_log(tmp_path: Path) -> None:
         child.kill()
 
 
-def test_a_daemon_whose_terminal_is_closed_drains(tmp_path: Path) -> None:
+def test_daemon_whose_terminal_is_closed_drains_and_exits_zero(tmp_path: Path) -> None:
     config = tmp_path / "draftd.toml"
     config.write_text(f"[server]\nport = 0\n[flag]\nfile = '{tmp_path}/flags.json'\n")
     ours, theirs = pty.openpty()

@@ -28,7 +28,7 @@ sys.exit(run_daemon(settings, announce=say, load=lambda progress: scripted_model
 """
 
 
-def test_a_real_sample_is_on_the_metrics_and_on_the_span(tmp_path: Path) -> None:
+def test_daemon_exports_real_memory_values_as_metrics_and_on_spans(tmp_path: Path) -> None:
     with (
         OtlpReceiver() as receiver,
         composed(DAEMON, tmp_path, receiver.environ()) as address,

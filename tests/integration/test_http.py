@@ -250,7 +250,7 @@ def over_http(client: OpenAI, asked: dict[str, Any], body: dict[str, Any], *, st
     return found, usage.prompt_tokens, usage.completion_tokens
 
 
-def test_every_refusal_names_the_field_that_was_sent(served: Served, client: OpenAI) -> None:
+def test_grpc_and_http_refusals_name_the_field_each_client_sent(served: Served, client: OpenAI) -> None:
     for asked, body, field_, called in REFUSED:
         with pytest.raises(CallError) as over_one:
             over_grpc(served, asked)
@@ -261,7 +261,7 @@ def test_every_refusal_names_the_field_that_was_sent(served: Served, client: Ope
         assert over_other.value.message.endswith(called + said)
 
 
-def test_every_protocol_continues_the_last_message(served: Served, client: OpenAI) -> None:
+def test_every_http_protocol_continues_the_last_assistant_message(served: Served, client: OpenAI) -> None:
     messages: Any = [{"role": role, "content": content} for role, content in BEGUN]
     ids = served.worker.tokenizer.render_chat(messages, continues=True)
     assert served.worker.tokenizer.decode(ids).endswith("<|assistant|>def add(a, b):")
@@ -299,7 +299,7 @@ def scraped(served: Served) -> Counter[tuple[Any, ...]]:
     return found
 
 
-def test_every_question_has_one_answer_and_one_count(served: Served, client: OpenAI) -> None:
+def test_grpc_and_http_give_equal_answers_and_metric_counts(served: Served, client: OpenAI) -> None:
     answers: list[list[tuple[Choices, int, int]]] = []
     sums: list[Counter[tuple[Any, ...]]] = []
     for over in ("grpc", "http"):
@@ -337,7 +337,7 @@ def probabilities(one: Choice) -> list[float]:
     return [p for _, chosen, top in one.logprobs for p in (chosen, *(likely for _, likely in top))]
 
 
-async def test_fifty_at_once_are_all_answered(served: Served) -> None:
+async def test_fifty_concurrent_http_requests_are_all_answered(served: Served) -> None:
     messages: Any = [{"role": "user", "content": "Count."}]
     async with AsyncOpenAI(base_url=served.daemon.url, api_key="none", max_retries=0) as client:
         answers = await asyncio.gather(
@@ -350,7 +350,7 @@ async def test_fifty_at_once_are_all_answered(served: Served) -> None:
     assert len({answer.id for answer in answers}) == 50
 
 
-async def test_a_client_that_leaves_frees_its_sequences(served: Served) -> None:
+async def test_http_client_that_leaves_frees_all_its_choice_sequences(served: Served) -> None:
     messages: Any = [{"role": "user", "content": "Write a long story about a dog."}]
     async with AsyncOpenAI(base_url=served.daemon.url, api_key="none", max_retries=0) as client:
         stream = await client.chat.completions.create(
@@ -363,7 +363,7 @@ async def test_a_client_that_leaves_frees_its_sequences(served: Served) -> None:
         await asyncio.to_thread(until, lambda: served.worker.status().active == 0)
 
 
-def test_speculative_figures_come_where_they_are_asked_for(served: Served, client: OpenAI) -> None:
+def test_http_answer_has_speculation_metrics_only_on_request(served: Served, client: OpenAI) -> None:
     messages: Any = [{"role": "user", "content": "Write a function that adds two numbers."}]
     plain = client.chat.completions.create(model="", messages=messages, max_tokens=32)
     assert "metrics" not in (plain.model_extra or {})
@@ -389,7 +389,7 @@ def test_speculative_figures_come_where_they_are_asked_for(served: Served, clien
     assert totals["draftd_spec_decode_accepted_tokens_total"] == found["num_accepted_draft_tokens"]
 
 
-def test_tls_and_token_guard_http_as_well(tmp_path: Path, nano_pair: NanoPair) -> None:
+def test_http_requires_the_client_certificate_and_token(tmp_path: Path, nano_pair: NanoPair) -> None:
     authority = Authority(tmp_path, "ca")
     server, friend = authority.issue("server"), authority.issue("friend")
     tls = {"tls_cert": server.cert, "tls_key": server.key, "tls_client_ca": authority.file, "http_port": 0}

@@ -67,7 +67,7 @@ def post(served: Served, path: str, body: bytes, kind: str = "application/json")
         connection.close()
 
 
-def test_mangled_bodies_are_refused_by_name_or_answered(served: Served, bystander: None) -> None:
+def test_mangled_http_bodies_are_answered_or_refused_naming_the_field(served: Served, bystander: None) -> None:
     rng = random.Random(17)
     asked = [(path, mangled(body, rng)) for path, body in BODIES.items() for _ in range(60)]
     with ThreadPoolExecutor(8) as pool:
@@ -97,7 +97,7 @@ RAW: list[tuple[bytes, int, str]] = [
 ]  # fmt: skip
 
 
-def test_bodies_that_are_no_json_get_an_explaining_4xx(served: Served, bystander: None) -> None:
+def test_http_body_that_is_not_json_gets_an_explaining_4xx(served: Served, bystander: None) -> None:
     for body, status, said in RAW:
         began = time.monotonic()
         found, answer = post(served, CHAT, body)
@@ -107,7 +107,7 @@ def test_bodies_that_are_no_json_get_an_explaining_4xx(served: Served, bystander
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_does_not_read_loses_its_connection(tmp_path: Path, stream: bool) -> None:
+def test_http_client_that_does_not_read_loses_its_connection(tmp_path: Path, stream: bool) -> None:
     options = {"http_port": 0, "write_stall_seconds": 0.3}
     with serving(tmp_path, wordy, server=options) as served, socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -129,7 +129,7 @@ def request(body: bytes) -> bytes:
     return head.encode() + body
 
 
-def test_clients_that_hang_up_at_any_point_leave_nothing(served: Served, bystander: None) -> None:
+def test_http_clients_that_hang_up_leave_no_open_request_or_connection(served: Served, bystander: None) -> None:
     data = json.dumps({**BODIES[CHAT], "max_tokens": 500, "stream": True}).encode()
     whole = request(data)
     rng = random.Random(3)

@@ -59,7 +59,9 @@ def anthropic(served: Served) -> Iterator[Anthropic]:
         yield client
 
 
-def test_openai_client_fills_pydantic_models_from_answers(served: Served, client: OpenAI, anthropic: Anthropic) -> None:
+def test_client_libraries_parse_structured_answers_into_pydantic_models(
+    served: Served, client: OpenAI, anthropic: Anthropic
+) -> None:
     chat = client.chat.completions.parse(model="", messages=[ASKED], response_format=Trip, max_tokens=96)
     assert chat.choices[0].message.parsed is not None
     answer = client.responses.parse(model="", input="Book a flight to Oslo.", text_format=Trip, max_output_tokens=96)
@@ -78,7 +80,7 @@ def is_allowed(name: str, arguments: dict[str, Any]) -> bool:
     return arguments["to"] in ("Venice", "Oslo") and 1 <= arguments["seats"] <= 9
 
 
-def test_a_demanded_call_goes_round(client: OpenAI) -> None:
+def test_chat_completions_demanded_tool_call_and_result_round_trip(client: OpenAI) -> None:
     first = client.chat.completions.create(
         model="", messages=[ASKED], tools=OFFERED, tool_choice="required", max_tokens=96, parallel_tool_calls=False
     )
@@ -95,7 +97,7 @@ def test_a_demanded_call_goes_round(client: OpenAI) -> None:
     assert second.choices[0].message.tool_calls is None
 
 
-def test_arguments_of_a_call_are_streamed(client: OpenAI) -> None:
+def test_chat_completions_stream_tool_call_arguments_in_pieces(client: OpenAI) -> None:
     book: Any = {"type": "function", "function": {"name": "book"}}
     with client.chat.completions.stream(
         model="", messages=[ASKED], tools=OFFERED, tool_choice=book, max_tokens=96
@@ -109,7 +111,7 @@ def test_arguments_of_a_call_are_streamed(client: OpenAI) -> None:
     assert is_allowed("book", json.loads(call.function.arguments))
 
 
-def test_responses_call_and_are_told_the_result(client: OpenAI) -> None:
+def test_responses_api_demanded_tool_call_and_result_round_trip(client: OpenAI) -> None:
     tool: Any = {"type": "function", "name": "book", "parameters": SCHEMA, "strict": True}
     first = client.responses.create(
         model="", input=ASKED["content"], tools=[tool], tool_choice="required", parallel_tool_calls=False
@@ -122,7 +124,7 @@ def test_responses_call_and_are_told_the_result(client: OpenAI) -> None:
     assert second.output_text
 
 
-def test_messages_call_and_are_told_the_result(anthropic: Anthropic) -> None:
+def test_messages_api_demanded_tool_call_and_result_round_trip(anthropic: Anthropic) -> None:
     tools: Any = [{"name": "book", "input_schema": SCHEMA}, {"name": "wait", "input_schema": {"type": "object"}}]
     for choice in ({"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "book"}):
         asked: Any = {"model": "", "messages": [ASKED], "tools": tools, "tool_choice": choice, "max_tokens": 96}
@@ -142,7 +144,7 @@ def test_messages_call_and_are_told_the_result(anthropic: Anthropic) -> None:
     assert second.content[0].type == "text"
 
 
-def test_anthropic_refusals_name_the_field_that_was_sent(anthropic: Anthropic) -> None:
+def test_anthropic_schema_refusal_names_the_field_that_was_sent(anthropic: Anthropic) -> None:
     schema: Any = {"type": "object", "properties": {"a": {"not": {"type": "null"}}}}
     tools: Any = [{"type": "web_search_20250305", "name": "web_search"}, {"name": "f", "input_schema": schema}]
     with pytest.raises(BadRequestError, match=r"tools\[1\].input_schema: got .*not.* allowed: .*enforced"):
@@ -154,7 +156,7 @@ def test_anthropic_refusals_name_the_field_that_was_sent(anthropic: Anthropic) -
         anthropic.messages.create(model="", messages=[ASKED], output_config=config, max_tokens=9)
 
 
-def test_langchain_calls_and_is_told_the_result(served: Served) -> None:
+def test_langchain_demanded_tool_call_and_result_round_trip(served: Served) -> None:
     llm = ChatOpenAI(model="", base_url=served.daemon.url, api_key="none", max_retries=0, max_tokens=96)  # type: ignore[arg-type,call-arg]
     said: list[Any] = [HumanMessage(ASKED["content"])]
     called = llm.bind_tools([BOOK], tool_choice="any", parallel_tool_calls=False).invoke(said)

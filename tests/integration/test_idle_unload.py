@@ -16,7 +16,7 @@ from tests.scripted import scripted_models
 from tests.wait_until import until
 
 
-def test_a_client_hears_that_the_weights_are_loaded_again(tmp_path: Path) -> None:
+def test_client_of_an_idle_unloaded_model_is_told_of_the_reload_and_answered(tmp_path: Path) -> None:
     seen = threading.Event()
 
     def models() -> LoadedModels:

@@ -72,7 +72,7 @@ def sha256sum(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def test_every_checksum_is_what_sha256sum_says_of_the_file(pair: Pair) -> None:
+def test_manifest_checksums_equal_sha256sum_of_each_model_file(pair: Pair) -> None:
     found = pair.manifest()
     assert set(found.models) == {"target", "draft"}
     for role, model in found.models.items():
@@ -104,18 +104,18 @@ def test_every_checksum_is_what_sha256sum_says_of_the_file(pair: Pair) -> None:
         assert found.blas.lower().startswith(library) or library == "mkl"
 
 
-def test_neither_a_secret_nor_a_place_on_the_machine_is_told(pair: Pair) -> None:
+def test_manifest_contains_no_token_and_no_local_path(pair: Pair) -> None:
     told = to_json(pair.manifest())
     assert TOKEN not in told
     assert str(pair.folder) not in told
     assert str(Path.home()) not in told or str(Path.home()) == "/"
 
 
-def test_the_same_daemon_asked_twice_says_the_same(pair: Pair) -> None:
+def test_manifest_of_an_unchanged_daemon_is_the_same_twice(pair: Pair) -> None:
     assert [one.field for one in differences(pair.manifest(), pair.manifest()) if one.field != "created"] == []
 
 
-def test_a_draft_that_is_touched_is_no_longer_what_was_loaded_until_it_is_loaded_anew(pair: Pair) -> None:
+def test_manifest_marks_a_touched_draft_as_changed_until_its_reload(pair: Pair) -> None:
     before = pair.manifest()
     os.utime(pair.draft_weights)
     touched = pair.manifest()
@@ -126,7 +126,7 @@ def test_a_draft_that_is_touched_is_no_longer_what_was_loaded_until_it_is_loaded
     assert not any(one.matters for one in differences(before, pair.manifest()))
 
 
-def test_a_draft_that_is_replaced_is_told_by_its_checksum_and_as_changed_until_it_is_loaded_anew(pair: Pair) -> None:
+def test_manifest_marks_a_replaced_draft_by_checksum_and_as_changed_until_reload(pair: Pair) -> None:
     before, good = pair.manifest(), pair.draft_weights.read_bytes()
     other = good[:-2] + bytes([good[-2] ^ 1, good[-1]])  # a bit of a weight
     try:
@@ -156,7 +156,7 @@ def test_a_draft_that_is_replaced_is_told_by_its_checksum_and_as_changed_until_i
     assert not any(one.matters for one in differences(before, pair.manifest()))
 
 
-def test_a_target_that_changes_is_told_and_the_draft_is_not(pair: Pair) -> None:
+def test_manifest_marks_only_the_target_as_changed_if_its_file_is_touched(pair: Pair) -> None:
     before, config = pair.manifest(), pair.folder / "target" / "config.json"
     stat = config.stat()
     os.utime(config)
@@ -166,7 +166,7 @@ def test_a_target_that_changes_is_told_and_the_draft_is_not(pair: Pair) -> None:
     assert not pair.manifest().models["target"].changed_since_load
 
 
-def test_the_daemon_answers_while_it_hashes(pair: Pair) -> None:
+def test_daemon_answers_requests_while_it_hashes_model_files(pair: Pair) -> None:
     """Sixteen gigabytes, and none of them on the disk: what is asked meanwhile is answered. Then the file is cut, or
     hashing it would take as long as the machine is slow."""
     large = pair.folder / "target" / "model-large.safetensors"

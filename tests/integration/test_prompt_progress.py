@@ -58,7 +58,9 @@ def served(tmp_path: Path, opened: threading.Event) -> Iterator[Served]:
         opened.set()
 
 
-def test_a_client_and_the_status_hear_how_far_a_prompt_is(served: Served, opened: threading.Event) -> None:
+def test_prefill_progress_is_sent_to_the_grpc_client_and_shown_in_status(
+    served: Served, opened: threading.Event
+) -> None:
     heard: list[pb.PromptProgress] = []
 
     def told(stream: Iterator[pb.GenerateResponse]) -> Iterator[pb.GenerateResponse]:
@@ -80,9 +82,7 @@ def test_a_client_and_the_status_hear_how_far_a_prompt_is(served: Served, opened
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_stream_over_http_has_the_progress_that_is_asked_for(
-    served: Served, opened: threading.Event, asked: bool
-) -> None:
+def test_http_stream_has_prefill_progress_only_on_request(served: Served, opened: threading.Event, asked: bool) -> None:
     body = {"prompt": PROMPT, "max_tokens": 4, "stream": True, "return_progress": asked}
     connection = http.client.HTTPConnection("127.0.0.1", served.daemon.http_port, timeout=60)
     connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})

@@ -42,13 +42,13 @@ def arguments(word: str) -> list[str]:
     return shlex.split(command)
 
 
-def test_the_command_in_the_shell_is_a_chat(served: Served) -> None:
+def test_readme_generate_command_answers_as_a_chat(served: Served) -> None:
     (line,) = re.findall(r"^\$ \.venv/bin/draftd (generate .*)$", README, re.MULTILINE)
     ran = CliRunner().invoke(build_app(), shlex.split(line), env={"DRAFTD_TARGET": served.target})
     assert ran.stdout.startswith(ANSWER)
 
 
-def test_in_python_messages_are_a_chat_and_a_prompt_is_a_completion(
+def test_readme_python_examples_answer_as_a_chat_and_as_a_completion(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chat, completion = texts_of("README.md", "python")

@@ -131,7 +131,7 @@ def drafted_beyond(cut: int) -> int:
     return max(0, cut - 1)
 
 
-def test_four_places_say_the_same_number(tmp_path: Path) -> None:
+def test_clients_spans_metrics_and_engine_count_the_same_tokens(tmp_path: Path) -> None:
     received = Received()
     with (
         OtlpReceiver() as receiver,

@@ -60,7 +60,7 @@ def scored(choice: dict[str, Any], context: int) -> tuple[float, bool]:
 
 
 @pytest.mark.parametrize("as_ids", [True, False])
-def test_multiple_choice_is_scored_as_mlx_lm_scores_it(served: Served, reference: Any, as_ids: bool) -> None:
+def test_http_echo_logprobs_score_answers_like_mlx_lm(served: Served, reference: Any, as_ids: bool) -> None:
     """lm-eval's requests, as `LocalCompletionsAPI` makes them: all answers to a question in one, of ids or of texts."""
     logprobs, tokenizer = reference
     context = len(tokenizer.encode(QUESTION))
@@ -93,7 +93,7 @@ def test_multiple_choice_is_scored_as_mlx_lm_scores_it(served: Served, reference
     assert alone["usage"]["prompt_tokens"] == sum(map(len, whole))
 
 
-def test_prompt_logprobs_have_vllms_shape(served: Served, reference: Any) -> None:
+def test_http_prompt_logprobs_have_the_shape_of_vllm(served: Served, reference: Any) -> None:
     logprobs, tokenizer = reference
     ids = tokenizer.encode(QUESTION)
     done = post(served, "completions", prompt=QUESTION, max_tokens=2, prompt_logprobs=2, logprobs=0)
@@ -115,7 +115,7 @@ def test_prompt_logprobs_have_vllms_shape(served: Served, reference: Any) -> Non
             assert told[str(token)]["decoded_token"] == served.worker.tokenizer.token_bytes(token).decode()
 
 
-def test_echo_is_streamed_with_its_log_probabilities(served: Served) -> None:
+def test_http_stream_echoes_the_prompt_with_logprobs(served: Served) -> None:
     asked = {"prompt": QUESTION, "max_tokens": 3, "logprobs": 1, "echo": True}
     (whole,) = post(served, "completions", **asked)["choices"]
     body = {"model": "", "stream": True, **asked}

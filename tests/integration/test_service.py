@@ -25,7 +25,7 @@ def check_counts(answer: Answer) -> None:
         assert sum(chunk.text_lengths) <= len(chunk.text)
 
 
-def test_cached_prompt_tokens_are_counted_alike_everywhere(tmp_path: Path) -> None:
+def test_cached_prompt_tokens_agree_in_answers_and_status(tmp_path: Path) -> None:
     with serving(tmp_path, models, engine={"prefix_cache_bytes": 1 << 20}) as served:
         text, read = "a prompt that goes on and on", []
         for _ in range(3):
@@ -46,7 +46,7 @@ def test_cached_prompt_tokens_are_counted_alike_everywhere(tmp_path: Path) -> No
         assert again.tokens == answer.tokens
 
 
-def test_both_ways_give_the_same_text_and_say_how(served: Served) -> None:
+def test_grpc_decode_modes_give_the_same_text_and_report_their_plan(served: Served) -> None:
     spec = collect(served.client.generate("hello", max_tokens=60, mode=ModePreference.SPECULATIVE))
     auto = collect(served.client.generate("hello", max_tokens=60, mode=ModePreference.AUTOREGRESSIVE))
     assert spec.tokens == auto.tokens
@@ -66,7 +66,7 @@ def test_both_ways_give_the_same_text_and_say_how(served: Served) -> None:
     assert auto.finished.counts.drafted_tokens == 0
 
 
-def test_timings_are_there_and_in_order(served: Served) -> None:
+def test_grpc_answer_timings_are_positive_and_ordered(served: Served) -> None:
     answer = collect(served.client.generate("hello", max_tokens=40))
     assert answer.finished is not None
     t = answer.finished.timings
@@ -77,7 +77,7 @@ def test_timings_are_there_and_in_order(served: Served) -> None:
     assert 0 < p50 <= p95 <= p99
 
 
-def test_get_model_says_what_is_loaded(served: Served) -> None:
+def test_get_model_reports_the_loaded_model_and_its_limits(served: Served) -> None:
     model = served.client.model()
     assert (model.model, model.draft_model, model.context_length) == ("scripted", "scripted-draft", 4096)
     assert model.speculation_available
@@ -90,7 +90,7 @@ def test_get_model_says_what_is_loaded(served: Served) -> None:
     assert (model.partial_prefixes, model.tools, model.thinking) == (True, False, False)
 
 
-def test_depth_is_chosen_as_the_daemon_says_where_the_request_does_not(tmp_path: Path) -> None:
+def test_request_depth_mode_defaults_to_the_daemon_setting(tmp_path: Path) -> None:
     with serving(tmp_path, models, engine={"depth_mode": "automatic"}) as served:
         assert served.client.model().depth_mode == pb.DEPTH_MODE_AUTOMATIC
         plan = collect(served.client.generate("x", max_tokens=4)).started.plan
@@ -102,7 +102,7 @@ def test_depth_is_chosen_as_the_daemon_says_where_the_request_does_not(tmp_path:
         assert plan.depth_mode == pb.DEPTH_MODE_UNSPECIFIED
 
 
-def test_a_draft_that_is_never_right_is_parked_and_every_account_says_how_often(tmp_path: Path) -> None:
+def test_useless_draft_is_parked_and_parked_steps_are_counted_in_status(tmp_path: Path) -> None:
     with serving(tmp_path, lambda: scripted_models(0.0), engine={"depth_mode": "automatic"}) as served:
         wrong = [collect(served.client.generate("x", max_tokens=200, drafter=DRAFT_MODEL)) for _ in range(2)]
         plain = collect(served.client.generate("x", max_tokens=200, mode=ModePreference.AUTOREGRESSIVE))

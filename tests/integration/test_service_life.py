@@ -28,7 +28,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-def test_health_follows_the_model_from_loading_to_drain(tmp_path: Path) -> None:
+def test_grpc_health_follows_the_model_from_loading_to_drain(tmp_path: Path) -> None:
     gate = threading.Event()
 
     def gated() -> LoadedModels:
@@ -77,7 +77,7 @@ def test_health_follows_the_model_from_loading_to_drain(tmp_path: Path) -> None:
         assert served.tasks_left == []
 
 
-def test_models_loaded_after_a_stop_are_not_announced(tmp_path: Path) -> None:
+def test_stopping_daemon_does_not_announce_a_model_loaded_late(tmp_path: Path) -> None:
     gate, drained = threading.Event(), threading.Event()
 
     def gated() -> LoadedModels:
@@ -99,7 +99,7 @@ def test_models_loaded_after_a_stop_are_not_announced(tmp_path: Path) -> None:
         assert served.orderly
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_daemon_with_the_reason(tmp_path: Path) -> None:
+def test_daemon_ends_with_the_reason_if_its_model_cannot_be_loaded(tmp_path: Path) -> None:
     def broken() -> LoadedModels:
         raise ModelLoadError("model: /nowhere: no such folder")
 
@@ -118,7 +118,7 @@ def test_grpc_reflection_lists_all_the_services(served: Served) -> None:
     assert {"draftd.v1.InferenceService", "draftd.v1.ControlService", "grpc.health.v1.Health"} <= names
 
 
-def test_reflection_can_be_turned_off(tmp_path: Path) -> None:
+def test_grpc_reflection_can_be_turned_off(tmp_path: Path) -> None:
     with serving(tmp_path, models, server={"reflection": False}) as served, served.channel() as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
@@ -126,7 +126,7 @@ def test_reflection_can_be_turned_off(tmp_path: Path) -> None:
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_a_client_that_pings_often_is_not_hung_up_on(served: Served) -> None:
+def test_grpc_client_with_frequent_keepalive_pings_stays_connected(served: Served) -> None:
     options = [
         ("grpc.keepalive_time_ms", 1000),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -140,7 +140,7 @@ def test_a_client_that_pings_often_is_not_hung_up_on(served: Served) -> None:
         assert set(states) == {grpc.ChannelConnectivity.READY}
 
 
-def test_a_second_daemon_on_the_port_is_refused_by_name(served: Served, tmp_path: Path) -> None:
+def test_second_daemon_on_a_taken_port_fails_naming_server_port(served: Served, tmp_path: Path) -> None:
     from draftd.errors import ConfigError
 
     with pytest.raises(ConfigError, match=r"server\.port"):
@@ -148,7 +148,7 @@ def test_a_second_daemon_on_the_port_is_refused_by_name(served: Served, tmp_path
 
 
 @pytest.mark.parametrize("models_of", [lambda: scripted_models(0.7, step_seconds=0.02)])
-def test_a_drain_finishes_what_it_can_and_ends_the_rest_with_a_status(
+def test_drain_finishes_short_requests_and_ends_long_ones_with_unavailable(
     tmp_path: Path, models_of: Callable[[], LoadedModels]
 ) -> None:
     with serving(tmp_path, models_of, server={"drain_seconds": 1.5}) as served:
@@ -181,7 +181,7 @@ def test_a_drain_finishes_what_it_can_and_ends_the_rest_with_a_status(
         assert served.tasks_left == []
 
 
-def test_told_twice_it_stops_at_once_and_clients_hear_a_status(tmp_path: Path) -> None:
+def test_second_stop_ends_a_draining_daemon_and_its_requests_at_once(tmp_path: Path) -> None:
     slow = lambda: scripted_models(0.7, step_seconds=0.02)  # noqa: E731
     with serving(tmp_path, slow, server={"drain_seconds": 60.0}) as served:
         stream = served.client.generate("x", max_tokens=4000)
@@ -235,7 +235,7 @@ def test_drain_ends_requests_on_time_while_a_forward_takes_longer(
         assert served.orderly is False
 
 
-def test_an_engine_that_dies_ends_its_requests_with_an_error_and_the_daemon_with_them(
+def test_engine_crash_ends_requests_with_an_error_and_the_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(tmp_path, lambda: scripted_models(0.7, step_seconds=0.01)) as served:
@@ -261,7 +261,7 @@ def until_error(stream: Iterator[pb.GenerateResponse]) -> Iterator[pb.GenerateRe
     assert caught.value.code is grpc.StatusCode.INTERNAL
 
 
-def test_a_drain_ends_its_parts_at_the_same_time_and_by_one_deadline(tmp_path: Path) -> None:
+def test_drain_closes_engine_and_other_parts_concurrently_by_one_deadline(tmp_path: Path) -> None:
     with serving(tmp_path, lambda: scripted_models(0.7)) as served:
         closing, seen, given = threading.Event(), list[bool](), list[float]()
         close, shutdown = served.worker.close, served.telemetry.shutdown

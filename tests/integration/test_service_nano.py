@@ -58,7 +58,7 @@ def ask(served: Served, prompt: Prompt, mode: ModePreference) -> Answer:
     return answer
 
 
-def test_both_ways_say_the_same_alone_and_in_a_batch(served: Served, prompts: list[Prompt]) -> None:
+def test_decode_modes_give_the_same_text_alone_and_in_a_batch(served: Served, prompts: list[Prompt]) -> None:
     alone = [ask(served, prompt, ModePreference.AUTOREGRESSIVE) for prompt in prompts]
     with ThreadPoolExecutor(4) as pool:
         mixed = [
@@ -75,7 +75,7 @@ def test_both_ways_say_the_same_alone_and_in_a_batch(served: Served, prompts: li
     assert sum(c.accepted_tokens for c in drafted) > 0
 
 
-def test_the_text_is_the_tokenizers_own_decoding(served: Served, prompts: list[Prompt]) -> None:
+def test_answer_text_equals_the_tokenizer_decoding_of_its_tokens(served: Served, prompts: list[Prompt]) -> None:
     answer = ask(served, prompts[0], ModePreference.AUTO)
     detokenizer = served.worker.tokenizer.detokenizer()
     silent = served.worker.tokenizer.eos_ids
@@ -83,7 +83,7 @@ def test_the_text_is_the_tokenizers_own_decoding(served: Served, prompts: list[P
     assert answer.text == whole
 
 
-def test_a_stop_string_inside_an_accepted_block_ends_the_text_there(served: Served, prompts: list[Prompt]) -> None:
+def test_stop_string_in_mid_answer_ends_the_text_in_both_decode_modes(served: Served, prompts: list[Prompt]) -> None:
     whole = ask(served, prompts[0], ModePreference.SPECULATIVE)
     middle = len(whole.text) // 2
     stop = whole.text[middle : middle + 4]

@@ -23,7 +23,7 @@ from tests.scripted_daemon import scripted_daemon
 from tests.wait_until import until
 
 
-def test_a_signal_drains_every_request_is_finished_or_refused_and_the_exit_code_is_zero(tmp_path: Path) -> None:
+def test_sigterm_drains_the_daemon_answers_or_refuses_all_and_exits_zero(tmp_path: Path) -> None:
     with scripted_daemon(tmp_path, step_seconds=0.005, drain_seconds=1.5, max_batch=4) as daemon:
         target = daemon.address
         answers: list[Answer] = []
@@ -75,7 +75,7 @@ def test_a_signal_drains_every_request_is_finished_or_refused_and_the_exit_code_
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_an_idle_daemon_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
+def test_idle_daemon_exits_zero_promptly_on_sigterm_or_sigint(tmp_path: Path, number: signal.Signals) -> None:
     with scripted_daemon(tmp_path) as daemon:
         began = time.monotonic()
         daemon.child.send_signal(number)
@@ -83,7 +83,7 @@ def test_an_idle_daemon_ends_at_once(tmp_path: Path, number: signal.Signals) -> 
         assert time.monotonic() - began < 9
 
 
-def test_a_second_signal_does_not_wait_for_anyone(tmp_path: Path) -> None:
+def test_second_sigterm_ends_a_draining_daemon_at_once_with_exit_code_one(tmp_path: Path) -> None:
     slow = scripted_daemon(tmp_path, step_seconds=0.02, drain_seconds=300)
     with slow as daemon, DraftdClient(daemon.address) as client:
         stream = client.generate("x", max_tokens=4000)
@@ -102,7 +102,7 @@ def test_a_second_signal_does_not_wait_for_anyone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("signals", "drain_seconds"), [(1, 0.2), (2, 300)])
-def test_stop_does_not_wait_for_a_long_forward_of_a_prompt(tmp_path: Path, signals: int, drain_seconds: float) -> None:
+def test_daemon_stop_does_not_wait_for_a_long_prefill_step(tmp_path: Path, signals: int, drain_seconds: float) -> None:
     slow = scripted_daemon(tmp_path, prompt_seconds=60, drain_seconds=drain_seconds)
     with slow as daemon, DraftdClient(daemon.address) as client, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lambda: collect(client.generate("x" * 300, max_tokens=4)))
@@ -120,7 +120,7 @@ def test_stop_does_not_wait_for_a_long_forward_of_a_prompt(tmp_path: Path, signa
         assert answer.error.code is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_signal_while_the_model_loads_ends_it_in_time(tmp_path: Path) -> None:
+def test_sigterm_ends_a_daemon_that_is_loading_its_model(tmp_path: Path) -> None:
     with scripted_daemon(tmp_path, until="listening", load_seconds=60) as daemon:
         began = time.monotonic()
         daemon.child.terminate()
@@ -128,7 +128,7 @@ def test_a_signal_while_the_model_loads_ends_it_in_time(tmp_path: Path) -> None:
         assert time.monotonic() - began < 15
 
 
-def test_hundreds_of_deadlines_at_any_moment_are_all_counted_and_none_leaves_a_traceback(tmp_path: Path) -> None:
+def test_expired_deadlines_are_counted_and_leave_no_traceback(tmp_path: Path) -> None:
     choose = random.Random(3)
     with scripted_daemon(tmp_path, step_seconds=0.001) as daemon, DraftdClient(daemon.address) as client:
 
@@ -153,7 +153,7 @@ def test_hundreds_of_deadlines_at_any_moment_are_all_counted_and_none_leaves_a_t
         assert daemon.lines[-1] == "draftd: stopping"
 
 
-def test_a_low_hard_limit_of_descriptors_is_kept_and_is_enough(tmp_path: Path, nano_pair: NanoPair) -> None:
+def test_daemon_serves_under_a_low_file_descriptor_limit_and_keeps_it(tmp_path: Path, nano_pair: NanoPair) -> None:
     """The import of mlx-lm would raise it, or fail."""
     limited = ["sh", "-c", 'ulimit -n 600 && exec "$@"', "sh"]
     command = serve_command("--model", nano_pair.draft, "--draft-model", nano_pair.draft, "--port", "0")

@@ -21,7 +21,7 @@ from tests.scripted import scripted_models
 from tests.wait_until import until
 
 
-def test_status_counts_what_was_answered_and_what_was_refused(tmp_path: Path) -> None:
+def test_status_counts_answered_tokens_and_refused_requests(tmp_path: Path) -> None:
     with serving(tmp_path, models) as served:
         answers = [collect(served.client.generate("x", max_tokens=n)) for n in (3, 10, 30)]
         with pytest.raises(CallError):
@@ -37,7 +37,7 @@ def test_status_counts_what_was_answered_and_what_was_refused(tmp_path: Path) ->
         assert (status.active_requests, status.queued_requests, status.queue_capacity) == (0, 0, 64)
 
 
-def test_status_tells_what_is_allowed_since_when_and_why(tmp_path: Path) -> None:
+def test_status_shows_flag_level_and_transitions_with_causes(tmp_path: Path) -> None:
     with serving(tmp_path, models) as served:
         before = served.client.status()
         assert (before.level, before.level_cause, before.max_draft_tokens) == ("full", "", 4)
@@ -60,7 +60,7 @@ def test_status_tells_what_is_allowed_since_when_and_why(tmp_path: Path) -> None
         until(lambda: "JSON" in served.client.status().flag.error)
 
 
-def test_status_tells_of_the_machine_once_it_was_read(tmp_path: Path) -> None:
+def test_status_shows_hardware_only_after_the_first_sample(tmp_path: Path) -> None:
     with serving(tmp_path, models) as served:
         assert not served.client.status().HasField("hardware")
     view = HardwareView(HardwareState(HardwareSample(memory_total=24), time.monotonic(), limit=24))
@@ -70,7 +70,7 @@ def test_status_tells_of_the_machine_once_it_was_read(tmp_path: Path) -> None:
         assert not hardware.HasField("memory_available_bytes")
 
 
-def test_the_flag_flips_between_two_requests_while_a_third_keeps_its_plan(tmp_path: Path) -> None:
+def test_flag_change_affects_new_requests_and_not_a_running_one(tmp_path: Path) -> None:
     slow = lambda: scripted_models(0.7, step_seconds=0.01)  # noqa: E731
     with serving(tmp_path, slow) as served:
         running = served.client.generate("long", max_tokens=300)
@@ -92,7 +92,7 @@ def test_the_flag_flips_between_two_requests_while_a_third_keeps_its_plan(tmp_pa
         assert last.finished.degraded == ""
 
 
-def test_the_flag_is_evaluated_for_workload_and_caller(tmp_path: Path) -> None:
+def test_flag_targeting_rule_decides_the_plan_by_workload(tmp_path: Path) -> None:
     with serving(tmp_path, models) as served:
         path = served.settings.flag.file
         rule = '{"if":[{"in":[{"var":"workload"},["prose","edit"]]},"off",null]}'
@@ -107,7 +107,7 @@ def test_the_flag_is_evaluated_for_workload_and_caller(tmp_path: Path) -> None:
         assert code.plan.mode == pb.DECODE_MODE_SPECULATIVE
 
 
-def test_a_model_that_cannot_speculate_says_why_and_refuses_the_demand(tmp_path: Path) -> None:
+def test_model_without_speculation_refuses_demanded_speculation_with_reason(tmp_path: Path) -> None:
     def bare() -> LoadedModels:
         from dataclasses import replace
 

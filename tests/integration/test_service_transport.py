@@ -35,7 +35,7 @@ def refused(served: Served, client: DraftdClient) -> CallError:
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], TOKEN.upper()])
-def test_a_missing_or_wrong_token_is_unauthenticated_everywhere_but_in_health(
+def test_grpc_calls_without_the_token_are_unauthenticated_except_health(
     tmp_path: Path, token: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(tmp_path, models, token=TOKEN) as served:
@@ -64,7 +64,7 @@ def test_a_missing_or_wrong_token_is_unauthenticated_everywhere_but_in_health(
     assert len(lines) == len(methods), "one of each for a host"
 
 
-def test_tls_serves_those_who_trust_its_authority(tmp_path: Path) -> None:
+def test_tls_server_accepts_only_clients_that_trust_its_certificate_authority(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path, "ca"), Authority(tmp_path, "other")
     server = authority.issue("server")
     tls = {"tls_cert": server.cert, "tls_key": server.key}
@@ -77,14 +77,14 @@ def test_tls_serves_those_who_trust_its_authority(tmp_path: Path) -> None:
         assert refused(served, tokenless).code is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_the_credentials_that_handshakes_ask_live_as_long_as_the_server(tmp_path: Path) -> None:
+def test_server_keeps_its_tls_credentials_alive_through_garbage_collection(tmp_path: Path) -> None:
     server = Authority(tmp_path, "authority").issue("server")
     with serving(tmp_path, models, server={"tls_cert": server.cert, "tls_key": server.key}, wait=False):
         gc.collect()  # gRPC itself does not hold them: a handshake would then end the process
         assert any(isinstance(one, grpc.ServerCredentials) for one in gc.get_objects())
 
 
-def test_connections_that_end_within_their_handshakes_end_no_server(tmp_path: Path) -> None:
+def test_connections_dropped_during_the_tls_handshake_do_not_end_the_server(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     server = authority.issue("server")
     tls = {"tls_cert": server.cert, "tls_key": server.key}
@@ -96,7 +96,7 @@ def test_connections_that_end_within_their_handshakes_end_no_server(tmp_path: Pa
         assert served.client.serving()
 
 
-def test_mutual_tls_serves_those_whom_its_authority_certified(tmp_path: Path) -> None:
+def test_mutual_tls_server_accepts_only_clients_its_authority_certified(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path, "ca"), Authority(tmp_path, "other")
     server, friend, stranger = authority.issue("server"), authority.issue("friend"), other.issue("stranger")
     tls = {"tls_cert": server.cert, "tls_key": server.key, "tls_client_ca": authority.file}
@@ -109,7 +109,7 @@ def test_mutual_tls_serves_those_whom_its_authority_certified(tmp_path: Path) ->
         assert refused(served, wrong).code is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_link_trusts_the_authority_and_shows_its_token(tmp_path: Path) -> None:
+def test_remote_link_connects_over_tls_and_after_its_token_is_corrected(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     server = authority.issue("server")
     tls = {"tls_cert": server.cert, "tls_key": server.key}
@@ -134,7 +134,7 @@ def test_a_link_trusts_the_authority_and_shows_its_token(tmp_path: Path) -> None
             assert all(link.close() for link in links)
 
 
-def test_a_file_that_is_no_certificate_is_a_configuration_error(tmp_path: Path) -> None:
+def test_invalid_tls_certificate_or_key_file_is_a_configuration_error(tmp_path: Path) -> None:
     server = Authority(tmp_path, "ca").issue("server")
     for field, tls in (
         ("server.tls_cert", {"tls_cert": server.key, "tls_key": server.key}),

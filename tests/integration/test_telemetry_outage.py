@@ -147,7 +147,7 @@ def traced(receiver: OtlpReceiver, address: str) -> None:
     assert event.attributes["feature_flag.key"] == "speculative-decoding"
 
 
-def test_a_collector_that_is_killed_refuses_and_works_again(tmp_path: Path) -> None:
+def test_otlp_collector_outage_changes_no_answer_and_no_final_count(tmp_path: Path) -> None:
     with OtlpReceiver() as receiver, daemon(tmp_path, receiver.environ(OTEL_EXPORTER_OTLP_TIMEOUT="1")) as running:
         client = running.client
         traced(receiver, client.target)
@@ -198,7 +198,7 @@ def test_a_collector_that_is_killed_refuses_and_works_again(tmp_path: Path) -> N
     assert lost - (len(warnings) - lost) in (0, 1), "told when it begins and when it ends, not once per export"
 
 
-def test_a_collector_that_hangs_delays_neither_answers_nor_the_end(tmp_path: Path) -> None:
+def test_hanging_otlp_collector_delays_neither_answers_nor_shutdown(tmp_path: Path) -> None:
     with OtlpReceiver() as receiver, daemon(tmp_path, receiver.environ()) as running:
         before = load(running.client, 8)
         receiver.delay = 60.0
@@ -207,7 +207,7 @@ def test_a_collector_that_hangs_delays_neither_answers_nor_the_end(tmp_path: Pat
         assert running.stop() < FLUSH + SLACK, "nothing was in hand: only the last export took time"
 
 
-def test_last_export_of_a_planned_stop_says_that_the_daemon_drains(tmp_path: Path) -> None:
+def test_last_metric_export_of_a_stopping_daemon_says_draining(tmp_path: Path) -> None:
     with OtlpReceiver(metric_interval=60_000) as receiver:  # none but the last comes
 
         def states() -> set[Value]:

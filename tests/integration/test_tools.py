@@ -47,7 +47,7 @@ def user(text: str) -> pb.ChatMessage:
     return pb.ChatMessage(role="user", content=text)
 
 
-def test_a_tool_is_called_and_its_result_is_used(served: Served) -> None:
+def test_grpc_tool_call_and_its_result_round_trip(served: Served) -> None:
     first, heard = ask(served, user("Weather?")), list[str]()
     again = gather(served.client.generate(messages=[("user", "Weather?")], tools=TOOLS), on_reasoning=heard.append)
     assert ("".join(heard), again.text) == (first.reasoning, first.text)
@@ -66,7 +66,7 @@ def test_a_tool_is_called_and_its_result_is_used(served: Served) -> None:
     assert not second.finished.tool_calls
 
 
-def test_parts_come_in_order_and_in_pieces(served: Served) -> None:
+def test_grpc_stream_sends_reasoning_text_and_tool_call_in_order(served: Served) -> None:
     chunks = [
         response.chunk
         for response in served.client.generate(messages=[user("Weather?")], tools=TOOLS, max_tokens=300)
@@ -79,7 +79,7 @@ def test_parts_come_in_order_and_in_pieces(served: Served) -> None:
     assert sum(map(sum, (chunk.text_lengths for chunk in chunks))) == len("I look.")
 
 
-def test_without_parallel_calls_decoding_ends_after_one(served: Served) -> None:
+def test_decoding_ends_after_the_first_call_without_parallel_tool_calls(served: Served) -> None:
     assert len(ask(served, user("both")).tool_calls) == 2
     one = ask(served, user("both"), parallel_tool_calls=False)
     assert len(one.tool_calls) == 1
@@ -87,7 +87,7 @@ def test_without_parallel_calls_decoding_ends_after_one(served: Served) -> None:
     assert one.finished.reason == pb.FINISH_REASON_STOP
 
 
-def test_a_malformed_call_or_a_cut_one_is_text_with_a_warning(served: Served) -> None:
+def test_malformed_or_truncated_tool_call_is_sent_as_text_with_a_warning(served: Served) -> None:
     malformed = ask(served, user("malformed"))
     assert malformed.text == "Hm. <tool_call>{weather: Zürich}</tool_call> Sorry."
     assert "malformed" in malformed.finished.warning
@@ -98,7 +98,7 @@ def test_a_malformed_call_or_a_cut_one_is_text_with_a_warning(served: Served) ->
     assert "the answer ends within it" in cut.finished.warning
 
 
-def test_tools_that_are_not_chosen_are_not_shown(served: Served) -> None:
+def test_tool_choice_none_keeps_tools_out_of_the_prompt(served: Served) -> None:
     none = ask(served, user("Weather?"), tool_choice=pb.ToolChoice(mode=pb.ToolChoice.MODE_NONE))
     assert none.text == f"I look.{call('Zürich')}"
     shown = ask(served, user("Weather?"))
@@ -114,7 +114,7 @@ def test_tools_that_are_not_chosen_are_not_shown(served: Served) -> None:
         ({"template_arguments": {"tools": 1}}, "chat.template_arguments"),
     ],
 )
-def test_faulty_tools_are_refused_with_their_field(served: Served, fields: dict[str, Any], field: str) -> None:
+def test_invalid_tools_are_refused_naming_their_field(served: Served, fields: dict[str, Any], field: str) -> None:
     with pytest.raises(CallError) as refused:
         gather(served.client.generate(messages=[user("hi")], **{"tools": TOOLS, **fields}))
     assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT

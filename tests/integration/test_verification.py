@@ -71,7 +71,7 @@ def guesses(prompt: Sequence[int], text: Sequence[int], dice: random.Random) -> 
 @pytest.mark.parametrize(
     ("depth", "run", "sampling"), [(0, 3, GREEDY), (1, 0, SEEDED), (4, 0, GREEDY), (4, 3, SEEDED), (8, 0, SEEDED)]
 )
-def test_text_over_the_wire_is_the_verifiers_own(
+def test_remotely_verified_text_equals_the_verifiers_text_despite_lost_connections(
     served: Served, answers: Answers, depth: int, run: int, sampling: SamplingParams
 ) -> None:
     tokenizer, service = served.worker.tokenizer, served.daemon.verification

@@ -17,7 +17,7 @@ PEERS, SEQUENCES, QUEUE = 5, 6, 16
 
 
 @pytest.mark.timeout(150)
-def test_others_are_answered_while_peers_attack(tmp_path: Path) -> None:
+def test_verifier_answers_local_requests_while_malicious_edges_attack(tmp_path: Path) -> None:
     """One of them finds no place among so many, now and then: that is among what is refused."""
     with serving(
         tmp_path,

@@ -71,7 +71,7 @@ def sampled(**options: object) -> OpenSequence:
         (GOOD, "f" * 64, "the fingerprint of scripted: another model began the text"),
     ],
 )
-def test_an_open_that_is_wrong_is_refused_with_its_field(
+def test_verifier_refuses_an_invalid_open_sequence_naming_its_field(
     served: Served, message: OpenSequence, fingerprint: str, said: str
 ) -> None:
     async def ask() -> SequenceClosed:
@@ -124,18 +124,18 @@ def hello(**fields: object) -> pb.VerifyRequest:
         ([hello(), pb.VerifyRequest()], "INVALID_ARGUMENT", "message: got 'nothing'"),
     ],
 )
-def test_invalid_verify_conversation_ends_with_a_status(
+def test_verifier_ends_an_invalid_message_order_with_a_status(
     served: Served, messages: list[pb.VerifyRequest], code: str, said: str
 ) -> None:
     found, details = at(served, refused(served, *messages))
     assert (found, said in details) == (code, True), details
 
 
-def test_a_peer_needs_the_token(served: Served) -> None:
+def test_verifier_refuses_an_edge_without_the_token(served: Served) -> None:
     assert at(served, refused(served, token=None))[0] == "UNAUTHENTICATED"  # whatever it would have said
 
 
-def test_a_daemon_that_verifies_for_none_says_how_to_change_that(tmp_path: Path) -> None:
+def test_daemon_with_verification_off_refuses_edges_naming_the_setting(tmp_path: Path) -> None:
     with serving(tmp_path, models) as served:  # type: ignore[arg-type]
         code, details = at(served, refused(served, hello(), token=None))
         assert (code, "set verify.enabled" in details) == ("FAILED_PRECONDITION", True)
@@ -144,7 +144,7 @@ def test_a_daemon_that_verifies_for_none_says_how_to_change_that(tmp_path: Path)
         assert dict(refusals) == {"not_enabled": 1}, "it is shown though there are no edges"
 
 
-def test_the_vocabulary_is_told_in_parts(served: Served) -> None:
+def test_verifier_sends_its_vocabulary_in_parts(served: Served) -> None:
     async def ask() -> pb.GetVocabularyResponse:
         async with connected(served.target, TOKEN) as edge:
             asked = pb.GetVocabularyRequest(first=250, count=10)
@@ -156,7 +156,7 @@ def test_the_vocabulary_is_told_in_parts(served: Served) -> None:
     assert (told.size, list(told.tokens)) == (256, [bytes([one]) for one in range(250, 256)])
 
 
-def test_a_peer_has_its_limits_and_others_theirs(served: Served) -> None:
+def test_verifier_limits_sequences_and_tokens_per_edge_and_the_number_of_edges(served: Served) -> None:
     async def ask() -> None:
         async with connected(served.target, TOKEN) as one, connected(served.target, TOKEN) as two:
             for number in range(1, 6):
@@ -209,7 +209,7 @@ def refusal(served: Served, reason: str, caplog: pytest.LogCaptureFixture) -> It
         ("deadline_exceeded", [], TOKEN),
     ],
 )
-def test_a_refused_connection_is_counted_and_logged(
+def test_verifier_counts_and_logs_refused_connections_by_reason(
     served: Served,
     reason: str,
     messages: list[pb.VerifyRequest],
@@ -232,7 +232,7 @@ def test_a_refused_connection_is_counted_and_logged(
         ("invalid_request", [GOOD, Proposal(1, 3, 3, (999,))], ""),
     ],
 )
-def test_a_refused_sequence_is_counted_and_logged(
+def test_verifier_counts_and_logs_refused_sequences_by_reason(
     served: Served,
     reason: str,
     messages: list[OpenSequence | Proposal],
@@ -252,9 +252,7 @@ def test_a_refused_sequence_is_counted_and_logged(
     assert "sequence " in caplog.text
 
 
-def test_too_many_peers_and_one_that_reads_nothing_are_counted_and_logged(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_verifier_counts_and_logs_excess_and_stalled_edges(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     async def ask(*, stalls: bool) -> None:
         async with (
             connected(served.target, TOKEN) as one,
@@ -279,9 +277,7 @@ def test_too_many_peers_and_one_that_reads_nothing_are_counted_and_logged(
         at(served, ask(stalls=True))
 
 
-def test_many_refusals_of_one_host_are_one_line_and_an_edge_that_comes_again_is_none(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_verifier_logs_repeated_refusals_of_a_host_once(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     service = served.daemon.verification
 
     async def ask() -> None:
@@ -300,7 +296,7 @@ def test_many_refusals_of_one_host_are_one_line_and_an_edge_that_comes_again_is_
     assert sum(" was refused: " in one for one in caplog.messages) == 1
 
 
-def test_tokens_unheard_by_a_lost_edge_are_discarded(served: Served) -> None:
+def test_verifier_discards_tokens_a_lost_edge_did_not_receive(served: Served) -> None:
     """It comes back, says how far it heard the text, and goes on from there."""
     service = served.daemon.verification
 
@@ -338,7 +334,7 @@ def test_tokens_unheard_by_a_lost_edge_are_discarded(served: Served) -> None:
     assert kept == applied
 
 
-def test_verifier_closes_sequences_of_silent_and_lost_edges(tmp_path: Path) -> None:
+def test_verifier_closes_sequences_of_silent_and_lost_edges_after_idle_time(tmp_path: Path) -> None:
     with serving(tmp_path, models, verify={"enabled": True, "idle_seconds": 1}) as served:  # type: ignore[arg-type]
 
         async def ask() -> None:
@@ -356,7 +352,7 @@ def test_verifier_closes_sequences_of_silent_and_lost_edges(tmp_path: Path) -> N
         until(lambda: served.worker.status().active == 0)
 
 
-def test_a_drain_ends_what_peers_have_and_says_when_to_return(tmp_path: Path) -> None:
+def test_draining_verifier_closes_edge_sequences_with_a_retry_delay(tmp_path: Path) -> None:
     with serving(tmp_path, models, verify={"enabled": True}) as served:  # type: ignore[arg-type]
 
         async def ask() -> SequenceClosed:
@@ -378,7 +374,7 @@ def test_a_drain_ends_what_peers_have_and_says_when_to_return(tmp_path: Path) ->
         assert served.tasks_left == []
 
 
-def test_a_peer_that_could_fill_the_batch_leaves_others_a_place(served: Served) -> None:
+def test_edge_sequences_do_not_starve_local_requests_on_the_verifier(served: Served) -> None:
     async def ask() -> list[int]:
         async with connected(served.target, TOKEN) as edge:
             for number in range(1, 5):

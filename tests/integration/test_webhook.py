@@ -45,7 +45,7 @@ def heard(webhook: Webhook) -> dict[str, int]:
     return {result: number for result, number in webhook.counted.items() if result != "bad_http"}
 
 
-def test_alertmanager_tells_the_daemon_with_its_token_and_of_nothing_that_asks_for_no_level(tmp_path: Path) -> None:
+def test_alertmanager_delivers_level_alerts_to_the_webhook_with_its_token(tmp_path: Path) -> None:
     with Webhook(secret=None) as webhook:
         url = f"http://127.0.0.1:{webhook.port}/v1/alerts"
         with alertmanager(tmp_path, config=quick(Told(url, TOKEN), tmp_path / "told")) as manager:
@@ -61,7 +61,7 @@ def test_alertmanager_tells_the_daemon_with_its_token_and_of_nothing_that_asks_f
     assert heard(webhook) == {"accepted": 2}
 
 
-def test_alertmanager_with_another_token_is_refused_and_counted(tmp_path: Path) -> None:
+def test_webhook_refuses_and_counts_alertmanager_with_a_wrong_token(tmp_path: Path) -> None:
     with Webhook(secret=None) as webhook:
         url = f"http://127.0.0.1:{webhook.port}/v1/alerts"
         with alertmanager(tmp_path, config=quick(Told(url, "guess"), tmp_path / "told")) as manager:
@@ -71,7 +71,7 @@ def test_alertmanager_with_another_token_is_refused_and_counted(tmp_path: Path) 
     assert set(heard(webhook)) == {"bad_token"}
 
 
-def test_alertmanager_delivers_again_when_the_daemon_is_back(tmp_path: Path) -> None:
+def test_alertmanager_redelivers_an_alert_after_the_webhook_returns(tmp_path: Path) -> None:
     first = Webhook(secret=None)
     assert first.listener.close(10)
     url = f"http://127.0.0.1:{first.port}/v1/alerts"
@@ -120,7 +120,7 @@ def unsilence(manager: Alertmanager, silence_id: str) -> None:
         pass
 
 
-def test_a_poll_of_alertmanager_finds_what_fires_what_is_over_and_what_is_silenced(tmp_path: Path) -> None:
+def test_alertmanager_poll_follows_firing_resolved_and_silenced_alerts(tmp_path: Path) -> None:
     with alertmanager(tmp_path) as manager:
         swap, hot = asking(), asking(labels={"alertname": "DraftdThermalHeavy", "fallback_level": "short_block"})
         manager.post([swap, hot, asking(labels={"alertname": "Disk"}), asking(labels={"instance": "mini-2"})])
@@ -139,7 +139,7 @@ def test_a_poll_of_alertmanager_finds_what_fires_what_is_over_and_what_is_silenc
     assert set(polled.telemetry.polls) == {"ok"}
 
 
-def test_a_lease_outlives_a_repeat_that_was_lost_whoever_sends_it() -> None:
+def test_default_alert_lease_outlasts_a_lost_repeat_notification() -> None:
     manager = yaml.safe_load((ROOT / "otel-collector" / "alertmanager.yaml").read_text())["route"]["routes"]
     provisioned = yaml.safe_load((ROOT / "dashboards" / "provisioning" / "alerting" / "draftd.yaml").read_text())
     repeats = [route["repeat_interval"] for route in (manager[0], provisioned["policies"][0]["routes"][0])]
@@ -149,7 +149,7 @@ def test_a_lease_outlives_a_repeat_that_was_lost_whoever_sends_it() -> None:
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_the_documented_commands_check_both_ways_in(wrong: bool) -> None:
+def test_documented_webhook_commands_test_both_token_and_signature(wrong: bool) -> None:
     for needed in ("curl", "openssl"):
         if shutil.which(needed) is None:
             missing(needed)

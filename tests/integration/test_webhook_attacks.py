@@ -70,7 +70,7 @@ def test_webhook_refuses_bad_and_missing_credentials(webhook: Webhook) -> None:
                 assert answered.headers["WWW-Authenticate"] == "Bearer"
 
 
-def test_a_signature_is_good_for_one_body_and_one_time(webhook: Webhook) -> None:
+def test_webhook_refuses_a_replayed_or_altered_signed_notification(webhook: Webhook) -> None:
     body = notification()
     headers = signed(body)
     assert webhook.send(body, headers).status == 200
@@ -87,7 +87,7 @@ def test_a_signature_is_good_for_one_body_and_one_time(webhook: Webhook) -> None
         assert webhook.send(body, headers | {TIMESTAMP: later}).status == 401
 
 
-def test_of_one_signature_that_comes_many_times_at_once_one_acts(webhook: Webhook) -> None:
+def test_webhook_accepts_one_of_many_concurrent_equal_signatures(webhook: Webhook) -> None:
     body = notification()
     headers = signed(body)
     with ThreadPoolExecutor(8) as senders:
@@ -97,7 +97,7 @@ def test_of_one_signature_that_comes_many_times_at_once_one_acts(webhook: Webhoo
     assert webhook.counted == {"accepted": 1, "replayed": 15}
 
 
-def test_a_repeated_notification_of_a_bearer_is_left_to_its_lease(webhook: Webhook) -> None:
+def test_webhook_accepts_repeated_bearer_notifications_as_the_same_alert(webhook: Webhook) -> None:
     """Who can repeat it has the token. That it changes nothing is for the leases: the same alert is the same lease."""
     for _ in range(3):
         assert webhook.send().status == 200
@@ -109,7 +109,7 @@ def chunks(size: int, count: int) -> Iterator[bytes]:
         yield b" " * size
 
 
-def test_bodies_that_are_too_large(webhook: Webhook) -> None:
+def test_webhook_refuses_oversized_or_compressed_bodies(webhook: Webhook) -> None:
     most = webhook.settings.max_body_bytes
     with unmoved(webhook, too_large=4, bad_encoding=1):
         assert webhook.send(b" " * (most + 1)).status == 413
@@ -127,7 +127,7 @@ def test_bodies_that_are_too_large(webhook: Webhook) -> None:
         assert webhook.send(b"\x1f\x8b" * 10, bearer() | {"Content-Encoding": "gzip"}).status == 415
 
 
-def test_the_largest_body_is_taken(webhook: Webhook) -> None:
+def test_webhook_accepts_a_body_of_the_maximum_size(webhook: Webhook) -> None:
     body = notification()
     body += b" " * (webhook.settings.max_body_bytes - len(body))
     assert webhook.send(body).status == 200
@@ -135,7 +135,7 @@ def test_the_largest_body_is_taken(webhook: Webhook) -> None:
     assert webhook.send(pieces, bearer() | {"Transfer-Encoding": "chunked"}, chunked=True).status == 200
 
 
-def test_bodies_that_are_no_notification(webhook: Webhook) -> None:
+def test_webhook_refuses_malformed_and_invalid_notifications(webhook: Webhook) -> None:
     malformed = [b"", b"{", b"\xff\xfe\x00", b'{"version": "\xc3\x28"}', b"[" * 200_000, b'{"a":' * 40_000]
     found = json.loads(notification())
     wrong: list[Any] = [
@@ -161,7 +161,7 @@ def test_bodies_that_are_no_notification(webhook: Webhook) -> None:
             assert "; allowed: " in answered.error
 
 
-def test_alerts_that_ask_for_what_there_is_not(webhook: Webhook) -> None:
+def test_webhook_refuses_unknown_alerts_and_levels(webhook: Webhook) -> None:
     levels = ("full", "FULL", "3", "fast")
     with unmoved(webhook, unknown_alert=2, bad_level=len(levels) + 1):
         for labels in ({"alertname": "TestAlert", "instance": "Grafana"}, {"alertname": ""}):
@@ -200,7 +200,9 @@ def raw(webhook: Webhook, data: bytes) -> bytes:
     return found
 
 
-def test_webhook_answers_bytes_that_are_no_http(webhook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
+def test_webhook_answers_non_http_bytes_with_400_and_no_traceback(
+    webhook: Webhook, caplog: pytest.LogCaptureFixture
+) -> None:
     with unmoved(webhook, bad_http=len(BAD_HTTP)):
         for data in BAD_HTTP:
             said = raw(webhook, data)
@@ -209,7 +211,7 @@ def test_webhook_answers_bytes_that_are_no_http(webhook: Webhook, caplog: pytest
     assert len(caplog.messages) < 10
 
 
-def test_requests_that_are_odd_but_http(webhook: Webhook) -> None:
+def test_webhook_refuses_odd_http_requests_with_one_reply_a_connection(webhook: Webhook) -> None:
     odd = [
         (b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", "bad_path"),
         (b"POST //v1/alerts HTTP/1.1\r\nHost: x\r\n\r\n", "bad_path"),
@@ -237,7 +239,7 @@ def test_requests_that_are_odd_but_http(webhook: Webhook) -> None:
             assert said.count(b"HTTP/1.") == 1, "one request a connection"
 
 
-def test_webhook_does_not_wait_for_slow_senders(webhook: Webhook) -> None:
+def test_webhook_times_out_slow_senders(webhook: Webhook) -> None:
     head = f"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 1000\r\n"
     proven = head.encode() + b"\r\n{"
     forged = head.replace("Authorization", "Other").encode()
@@ -257,7 +259,7 @@ def test_webhook_does_not_wait_for_slow_senders(webhook: Webhook) -> None:
                 assert one.recv(100) == b""
 
 
-def test_a_true_sender_finds_room_among_a_thousand_connections_that_wait() -> None:
+def test_webhook_serves_a_valid_sender_among_hundreds_of_idle_connections() -> None:
     with Webhook(body_seconds=20.0, request_seconds=30.0) as webhook, contextlib.ExitStack() as held:
         for number in range(400):
             one = held.enter_context(webhook.socket())
@@ -271,7 +273,7 @@ def test_a_true_sender_finds_room_among_a_thousand_connections_that_wait() -> No
         until(lambda: webhook.counted.get("crowded_out", 0) >= 336)
 
 
-def test_unknown_senders_do_not_use_up_others_allowance() -> None:
+def test_unauthenticated_senders_do_not_use_up_the_webhook_rate_limit() -> None:
     body = notification()
     with Webhook(max_per_second=5) as webhook:
         forged = [{}, bearer("guess"), signed(body, "guess"), signed(body, at=1)] * 15
@@ -330,7 +332,7 @@ def flooded(webhook: Webhook, requests: int) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.slow
-def test_a_flood_moves_nothing_fills_no_log_and_keeps_no_memory(caplog: pytest.LogCaptureFixture) -> None:
+def test_webhook_flood_moves_no_level_and_bounds_log_lines_and_memory(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "draftd")
     with Webhook(max_per_second=1000) as webhook:
         with flooded(webhook, 400):
@@ -357,7 +359,7 @@ def test_a_flood_moves_nothing_fills_no_log_and_keeps_no_memory(caplog: pytest.L
 
 
 @pytest.mark.slow
-def test_a_flood_disturbs_no_request(tmp_path: Path) -> None:
+def test_webhook_flood_does_not_change_inference_answers(tmp_path: Path) -> None:
     served = Served(tmp_path, lambda: scripted_models(0.7))
     try:
         calm = [list(served.client.generate("def add(a, b):", max_tokens=64, timeout=60)) for _ in range(2)]
@@ -375,7 +377,7 @@ def text(events: list[Any]) -> tuple[int, ...]:
     return tuple(token for event in events for token in event.chunk.token_ids)
 
 
-def test_a_true_sender_that_hangs_up_at_once_is_obeyed() -> None:
+def test_webhook_applies_an_alert_whose_sender_hangs_up_at_once() -> None:
     body = notification()
     head = f"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nAuthorization: {bearer()['Authorization']}\r\n"
     with Webhook() as webhook:
