@@ -22,7 +22,7 @@ def talker() -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["openai-python", "anthropic-python"])
-def test_client_calls_a_tool_and_an_aborted_stream_ends_its_request(talker: str, name: str) -> None:
+def test_python_clients_call_a_tool_and_abort_a_stream(talker: str, name: str) -> None:
     (client,) = (client for client in CLIENTS if client.name == name)
     # Answers of a real model are tested elsewhere: those checks have no daemon here, and fail.
     found = run_script([sys.executable, str(SCRIPTS / client.script), talker, talker], (TOOLS, ABORT))
@@ -42,11 +42,11 @@ def test_client_calls_a_tool_and_an_aborted_stream_ends_its_request(talker: str,
         ("<|user|>CALL f {}<|assistant|>…<|tool|>4<|user|>SAY five<|assistant|>", "five"),
     ],
 )
-def test_scripted_model_does_what_the_conversation_says(conversation: str, answer: str) -> None:
+def test_scripted_test_model_obeys_commands_in_the_conversation(conversation: str, answer: str) -> None:
     assert answer_to(conversation) == answer
 
 
-def test_documented_versions_are_the_pinned_ones() -> None:
+def test_documented_client_versions_equal_the_pinned_ones() -> None:
     page = Path("docs/http.md").read_text()
     missing = [client.name for client in CLIENTS if f"| {client.name} | {client.version}" not in page]
     assert missing == []

@@ -45,7 +45,7 @@ FAULTS = (
 )
 
 
-def test_no_invariant_breaks_whatever_is_done_to_a_daemon(tmp_path: Path) -> None:
+def test_daemon_breaks_no_invariant_under_injected_faults(tmp_path: Path) -> None:
     faults = [replace(named(name), share=1) for name in FAULTS]
     result = run(tmp_path, SEED, faults=faults, enough=lambda result: result.injected.total() >= len(faults))
     again = replayed(SEED, result.steps, only=FAULTS)

@@ -60,13 +60,15 @@ UNFINISHED = {"finished": None, "tokens": [1], "text": "a"}
         ({"finished": pb.Finished(reason=pb.FINISH_REASON_STOP)}, [Invariant.COUNTERS]),
     ],
 )
-def test_a_request_is_judged_by_its_end_and_its_text(fields: dict[str, object], broken: list[Invariant]) -> None:
+def test_fault_run_judges_a_request_by_its_end_text_and_counts(
+    fields: dict[str, object], broken: list[Invariant]
+) -> None:
     model = Model()
     model.ended_request(request(**fields))
     assert seen(model) == broken
 
 
-def test_a_status_is_excused_by_a_fault_that_it_met() -> None:
+def test_fault_run_excuses_an_error_status_only_during_its_fault() -> None:
     model, now = Model(), time.monotonic()
     with model.excused({"UNAVAILABLE"}):
         model.ended_request(request(code="UNAVAILABLE", began=now, ended=now + 0.1, **UNFINISHED))
@@ -75,7 +77,7 @@ def test_a_status_is_excused_by_a_fault_that_it_met() -> None:
     assert seen(model) == [Invariant.REQUESTS]
 
 
-def test_no_level_is_above_an_alert_that_was_acknowledged() -> None:
+def test_fault_run_caps_the_expected_level_once_an_alert_is_acknowledged() -> None:
     levels = Levels()
     alert = levels.alert(LIGHT, 1.0)
     assert levels.highest(2.0, 3.0) is FULL
@@ -86,7 +88,7 @@ def test_no_level_is_above_an_alert_that_was_acknowledged() -> None:
     assert levels.highest(4.0, 6.1) is FULL
 
 
-def test_a_hold_outranks_alerts_also_one_that_may_be_in_force() -> None:
+def test_fault_run_expects_level_holds_to_outrank_alerts() -> None:
     levels = Levels()
     levels.acknowledged(levels.alert(PLAIN, 1.0), 1.0, saved=True)
     hold = levels.hold(SHORT, 2.0)
@@ -102,14 +104,16 @@ def test_a_hold_outranks_alerts_also_one_that_may_be_in_force() -> None:
 
 
 @pytest.mark.parametrize(("saved", "forgets", "most"), [(True, False, PLAIN), (False, False, FULL), (True, True, FULL)])
-def test_a_restart_may_lose_only_what_it_was_said_to_lose(saved: bool, forgets: bool, most: FallbackLevel) -> None:
+def test_fault_run_lets_a_restart_lose_only_unsaved_or_forgotten_alerts(
+    saved: bool, forgets: bool, most: FallbackLevel
+) -> None:
     levels = Levels()
     levels.acknowledged(levels.alert(PLAIN, 1.0), 2.0, saved=saved)
     levels.restarted(3.0, forgets=forgets)
     assert levels.highest(4.0, 5.0) is most
 
 
-def test_a_level_that_is_too_high_is_seen_in_a_plan() -> None:
+def test_fault_run_detects_a_plan_above_the_acknowledged_level() -> None:
     model = Model()
     model.levels.acknowledged(Demand(PLAIN, 0.0), 0.5, saved=True)
     model.ended_request(request())
@@ -119,7 +123,7 @@ def test_a_level_that_is_too_high_is_seen_in_a_plan() -> None:
     assert seen(model) == [Invariant.LEVEL]
 
 
-def test_health_is_compared_with_what_becomes_of_requests() -> None:
+def test_fault_run_detects_health_that_contradicts_request_outcomes() -> None:
     refused = {"code": "UNAVAILABLE", "refusal": "NOT_SERVING", "started": None, "own": frozenset({"UNAVAILABLE"})}
     model = Model()
     model.ended_request(request(**refused, **UNFINISHED))
@@ -141,7 +145,7 @@ def counted(tokens: int = 3, accepted: int = 2, finished: int = 1, refused: int 
     )
 
 
-def test_counters_are_compared_with_what_clients_were_sent() -> None:
+def test_fault_run_detects_counters_that_differ_from_client_results() -> None:
     model = Model()
     for _ in range(2):
         model.ended_request(request())
@@ -162,7 +166,7 @@ def test_counters_are_compared_with_what_clients_were_sent() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "well"), [(0.0, True), (0.9, True), (-0.1, False), (3600.9, False)])
-def test_no_duration_is_negative_or_longer_than_its_client_waited(seconds: float, well: bool) -> None:
+def test_fault_run_detects_negative_or_too_long_request_durations(seconds: float, well: bool) -> None:
     model = Model()
     timings = pb.Timings()
     timings.total.FromNanoseconds(round(seconds * 1e9))
@@ -186,7 +190,7 @@ def exported(length: float, longest: float, *, id: str = "r", lost: int = 0) -> 
     return traces, metrics
 
 
-def test_durations_that_telemetry_shows_are_within_the_daemons_life() -> None:
+def test_fault_run_detects_impossible_durations_in_telemetry() -> None:
     for length, longest, broken in ((0.0, 0.0, 0), (-1.0, 0.0, 1), (0.0, 3600.0, 1), (7200.0, -1.0, 2)):
         model = Model()
         collector = Collector(model)
@@ -195,7 +199,7 @@ def test_durations_that_telemetry_shows_are_within_the_daemons_life() -> None:
         assert seen(model) == [Invariant.DURATIONS] * broken
 
 
-def test_a_span_may_only_be_missing_where_it_is_counted_as_lost() -> None:
+def test_fault_run_accepts_a_missing_span_only_if_counted_as_lost() -> None:
     collector = Collector(Model())
     collector.take("traces", exported(0.0, 0.0)[0], {})
     assert not collector.lacks({"r"})
@@ -205,7 +209,7 @@ def test_a_span_may_only_be_missing_where_it_is_counted_as_lost() -> None:
     assert collector.lacks({"r", "s", "t"})
 
 
-def test_the_last_line_on_a_state_is_compared_with_it() -> None:
+def test_fault_run_detects_log_lines_that_contradict_the_daemon_state() -> None:
     lines = [
         "2026-01-01T00:00:00.000Z draftd: level light_draft, was full: alert",
         "2026-01-01T00:00:00.000Z draftd: warning: telemetry does not reach its collector at x (y). Requests",
@@ -226,7 +230,7 @@ def transitions(*numbers: int) -> list[control_pb2.Transition]:
     return [control_pb2.Transition(number=number, current=str(number)) for number in numbers]
 
 
-def test_an_event_that_was_written_may_not_be_lost() -> None:
+def test_fault_run_detects_the_loss_of_a_written_transition() -> None:
     events = Events()
     assert not events.listed(transitions(1, 2), written=True)
     assert not events.listed(transitions(1, 2, 3), written=False)

@@ -25,11 +25,11 @@ SAMPLE = (
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_folder_is_served_right_or_refused(name: str, nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_model_folder_is_served_correctly_or_refused(name: str, nano_pair: NanoPair, tmp_path: Path) -> None:
     assert judged(NAMED[name], tmp_path, nano_pair.draft).wrong == ""
 
 
-def test_folder_with_other_weights_than_the_clean_one_is_served_wrong(nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_folder_check_detects_weights_that_change_the_logits(nano_pair: NanoPair, tmp_path: Path) -> None:
     case = NAMED["an adapter, LoRA"]
     without = replace(case, make=lambda place: replace(case.make(place), adapter=None, clean=place.path("adapted")))
     (tmp_path / "adapted").symlink_to(Path(nano_pair.target), target_is_directory=True)
@@ -38,12 +38,12 @@ def test_folder_with_other_weights_than_the_clean_one_is_served_wrong(nano_pair:
     assert "logits differ" in result.wrong
 
 
-def test_refusal_in_other_words_is_wrong(nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_folder_check_detects_a_refusal_with_an_unexpected_message(nano_pair: NanoPair, tmp_path: Path) -> None:
     case = NAMED["two whole files"]
     other = replace(case, make=lambda place: replace(case.make(place), refused="another reason"))
     assert "refused in other words" in judged(other, tmp_path, nano_pair.draft).wrong
 
 
-def test_every_folder_has_a_name_of_its_own_and_twenty_are_right() -> None:
+def test_model_folder_cases_have_unique_names_and_twenty_valid_folders() -> None:
     assert len(NAMED) == len(CASES) >= 60
     assert Counter(case.item for case in CASES)["right"] >= 20

@@ -39,7 +39,7 @@ def draft() -> Iterator[Reference]:
     reference.close()
 
 
-def test_text_and_counts_are_the_verifiers_whatever_resets(two: Two, target: Reference) -> None:
+def test_remote_text_and_token_counts_survive_connection_resets(two: Two, target: Reference) -> None:
     found = parity.run([two], target, parity.prompts(3), round_trips=(0.01,), depths=(0, 4), most=24, every=(8, 40))
     assert not found.broken
     assert found.requests == 12
@@ -49,7 +49,7 @@ def test_text_and_counts_are_the_verifiers_whatever_resets(two: Two, target: Ref
     assert decided == applied > 0
 
 
-def test_no_request_is_lost_or_wrong_in_an_outage(two: Two, target: Reference, draft: Reference) -> None:
+def test_remote_outage_loses_no_request_and_corrupts_no_text(two: Two, target: Reference, draft: Reference) -> None:
     cut = replace(faults.CUT, seconds=0.3)
     wanted = [Wanted(text, 48, None if i % 2 else 70 + i) for i, text in enumerate(parity.prompts(12))]
     found = faults.run(two, target, draft, wanted, probe_seconds=PROBE_SECONDS, faults=(cut, faults.KILL), each=6)

@@ -146,7 +146,7 @@ def group(happening: Happening) -> dict[str, object]:
     }
 
 
-def test_only_what_is_new_counts_after_gaps_restarts_and_first_events(tmp_path: Path) -> None:
+def test_prometheus_queries_count_only_new_events_after_gaps_and_restarts(tmp_path: Path) -> None:
     assert sum(counts for _, counts in expressions().values()) > 60
     wrong = {}
     for happening in happenings():
@@ -160,7 +160,7 @@ def test_only_what_is_new_counts_after_gaps_restarts_and_first_events(tmp_path: 
     assert wrong == {}
 
 
-def test_only_daemons_that_answer_count_as_serving(tmp_path: Path) -> None:
+def test_dashboard_counts_only_daemons_that_answer_requests_as_serving(tmp_path: Path) -> None:
     now, minutes = dict[str, str](), 10
     status = 'draftd_daemon_status{draftd_daemon_state="serving", instance='
     for name, state, refused, uptime in (
@@ -190,7 +190,7 @@ def test_only_daemons_that_answer_count_as_serving(tmp_path: Path) -> None:
     assert said.returncode == 0, said.stdout + said.stderr
 
 
-def test_ranks_that_are_silent_or_whose_group_is_lost_have_no_memory(tmp_path: Path) -> None:
+def test_dashboard_shows_no_memory_of_silent_or_lost_ranks(tmp_path: Path) -> None:
     inputs = []
     for name, serving, silence in (("serves", 1, 1), ("lost", 0, 1), ("silent", 1, 60)):
         rank = f'instance="{name}", gen_ai_request_model="m", draftd_rank_number="1", draftd_rank_host="mini"'

@@ -58,7 +58,7 @@ def committed() -> list[dict[str, Any]]:
     return list(group["rules"])
 
 
-def test_prometheus_takes_the_rules_file() -> None:
+def test_promtool_accepts_the_alert_rules_file_without_lint() -> None:
     said = promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
     assert said.returncode == 0, said.stdout + said.stderr
     assert f"{len(ALERTS) + 2} rules found" in said.stdout  # and the two baselines
@@ -84,7 +84,7 @@ def test_alert_fires_as_its_rule_cases_say(cases: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("uid", ALERTS)
-def test_each_alert_is_shown_to_fire_not_to_fire_and_to_resolve(uid: str) -> None:
+def test_each_alert_has_rule_cases_for_firing_not_firing_and_resolving(uid: str) -> None:
     """An alert without its cases, or a ratio without its case of too few samples, is not done."""
     names = [group["name"] for group in yaml.safe_load((Path(__file__).parent / f"{uid}.yaml").read_text())["tests"]]
     wanted = {"fires", "does not fire", "resolves"}
@@ -93,5 +93,5 @@ def test_each_alert_is_shown_to_fire_not_to_fire_and_to_resolve(uid: str) -> Non
     assert {start for start in wanted if any(name.startswith(start) for name in names)} == wanted
 
 
-def test_each_file_of_cases_is_of_an_alert() -> None:
+def test_each_alert_has_its_rule_case_file_and_each_file_its_alert() -> None:
     assert {path.stem for path in CASES} == set(ALERTS)

@@ -12,7 +12,7 @@ from tests.schemas.drawn import COUNT, schemas
 
 
 @pytest.mark.timeout(300)
-def test_every_answer_of_a_schema_is_valid(nano_pair: Any):
+def test_every_answer_under_a_json_schema_is_valid(nano_pair: Any):
     # The draft in the target's place as well: most texts of its own are cut by a grammar, at a tenth of the cost.
     models = load_models(nano_pair.draft, nano_pair.draft, progress=lambda line: None)
     some = schemas()[37::80]

@@ -64,7 +64,7 @@ def a_worse_draft_is_pending_fires_and_resolves(running: Degrading) -> None:
     assert not set(ALERTS) & running.held()
 
 
-def test_a_missing_daemon_and_a_worse_draft_are_told_and_resolved(tmp_path: Path) -> None:
+def test_alerts_for_a_missing_daemon_and_a_worse_draft_fire_and_resolve(tmp_path: Path) -> None:
     """One test, because the pipeline takes long to start. The collector goes on offering the values of what is gone."""
     with degrading(tmp_path, FEW, acceptance=GOOD) as running:
         found = running.prometheus

@@ -111,7 +111,7 @@ def refused(collector: Collector) -> float:
     return summed(collector.own, "otelcol_receiver_refused_spans(_total)?")
 
 
-def test_collector_keeps_telling_traces_and_drops_the_rest(tmp_path: Path) -> None:
+def test_collector_tail_sampling_keeps_whole_notable_traces_and_drops_the_rest(tmp_path: Path) -> None:
     with OtlpReceiver() as store, collector(tmp_path, store.port, share_percent=0) as running:
         with tracing(running) as tracer:
             for name, attributes in (KEPT | LEFT).items():
@@ -123,7 +123,7 @@ def test_collector_keeps_telling_traces_and_drops_the_rest(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_an_error_that_comes_after_its_traces_decision_follows_it(tmp_path: Path) -> None:
+def test_collector_drops_an_error_span_that_comes_after_its_trace_was_dropped(tmp_path: Path) -> None:
     """As docs/operations.md has it: of one trace each, an error before the decision and one after it."""
     with OtlpReceiver() as store, collector(tmp_path, store.port, share_percent=0, decision_wait="1s") as running:
         with tracing(running) as tracer, contextlib.ExitStack() as open_calls:
@@ -140,7 +140,7 @@ def test_an_error_that_comes_after_its_traces_decision_follows_it(tmp_path: Path
         assert not {"first of late", "late error"} & names
 
 
-def test_collector_removes_leftovers_of_a_killed_compaction(tmp_path: Path) -> None:
+def test_collector_removes_temporary_files_of_a_killed_compaction(tmp_path: Path) -> None:
     (storage := tmp_path / "storage").mkdir()
     (left := storage / "tempdb4017").write_bytes(b"half a database")
     with OtlpReceiver() as store, collector(tmp_path, store.port):
@@ -148,7 +148,7 @@ def test_collector_removes_leftovers_of_a_killed_compaction(tmp_path: Path) -> N
         assert [path for path in storage.iterdir() if path.name.startswith("tempdb")] == []
 
 
-def test_of_the_rest_the_configured_share_is_kept(tmp_path: Path) -> None:
+def test_collector_samples_ordinary_traces_at_the_configured_share(tmp_path: Path) -> None:
     traces = 400
     with OtlpReceiver() as store, collector(tmp_path, store.port, share_percent=50) as running:
         with tracing(running) as tracer:
@@ -161,7 +161,7 @@ def test_of_the_rest_the_configured_share_is_kept(tmp_path: Path) -> None:
         assert abs(kept - traces / 2) < 60
 
 
-def test_span_metrics_count_what_the_sampling_drops(tmp_path: Path) -> None:
+def test_collector_span_metrics_count_traces_that_sampling_drops(tmp_path: Path) -> None:
     with OtlpReceiver() as store, collector(tmp_path, store.port, share_percent=0) as running:
         with tracing(running) as tracer:
             for _ in range(25):
@@ -175,7 +175,9 @@ def test_span_metrics_count_what_the_sampling_drops(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [Collector.kill, Collector.stop], ids=["killed", "stopped"])
-def test_queued_traces_outlive_a_killed_collector(tmp_path: Path, end: Callable[[Collector], object]) -> None:
+def test_collector_delivers_queued_traces_after_a_kill_or_stop(
+    tmp_path: Path, end: Callable[[Collector], object]
+) -> None:
     (away,) = free_ports(1)
     running = Collector(tmp_path, away)
     running.start()
@@ -200,7 +202,7 @@ def test_queued_traces_outlive_a_killed_collector(tmp_path: Path, end: Callable[
 
 
 @pytest.mark.slow
-def test_over_its_memory_limit_it_refuses_and_no_request_suffers(tmp_path: Path) -> None:
+def test_collector_over_its_memory_limit_refuses_spans_and_delays_no_request(tmp_path: Path) -> None:
     with OtlpReceiver() as store, collector(tmp_path, store.port, memory_mib=2) as running:
         until(lambda: "is above hard limit" in running.log, 20, "the limiter has looked")
         environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
@@ -212,7 +214,7 @@ def test_over_its_memory_limit_it_refuses_and_no_request_suffers(tmp_path: Path)
         assert store.spans() == []
 
 
-def test_collector_adds_host_attributes_without_replacing_draftds(tmp_path: Path) -> None:
+def test_collector_adds_host_attributes_without_replacing_the_daemons(tmp_path: Path) -> None:
     with OtlpReceiver() as store, collector(tmp_path, store.port) as running:
         with tracing(running, {"service.name": "draftd"}) as tracer:
             emit(tracer, "silent", {})
@@ -226,7 +228,7 @@ def test_collector_adds_host_attributes_without_replacing_draftds(tmp_path: Path
         assert outspoken.resource["host.name"] == "mini-3"
 
 
-def test_log_events_reach_their_store(tmp_path: Path) -> None:
+def test_collector_forwards_log_events_to_the_log_store(tmp_path: Path) -> None:
     with OtlpReceiver() as traces, OtlpReceiver("http") as logs:
         with (
             collector(tmp_path, traces.port, logs_port=logs.port) as running,
@@ -241,7 +243,7 @@ def test_log_events_reach_their_store(tmp_path: Path) -> None:
         assert event.resource["host.name"] == socket.gethostname()
 
 
-def test_the_configuration_brings_no_warning(tmp_path: Path) -> None:
+def test_collector_configuration_logs_no_warning(tmp_path: Path) -> None:
     with OtlpReceiver() as store, collector(tmp_path, store.port) as running:
         with tracing(running) as tracer:
             emit(tracer, "ordinary", {})

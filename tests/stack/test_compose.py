@@ -64,14 +64,14 @@ def uids_named(tree: Any) -> set[str]:
 # What anyone but this machine may reach, and who may sign in.
 
 
-def test_every_port_is_published_on_loopback_only() -> None:
+def test_compose_publishes_every_port_on_loopback_only() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert len(ports) == 5
     assert [port for port in ports if not re.match(r"^127\.0\.0\.1:\d+:\d+$", str(port))] == []
     assert [service for service in SERVICES.values() if service.get("network_mode") == "host"] == []
 
 
-def test_every_image_is_pinned_by_tag_and_by_digest() -> None:
+def test_compose_images_are_pinned_by_tag_and_digest() -> None:
     for name, service in SERVICES.items():
         assert "build" in service or PINNED.match(service["image"]), name
     bases = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
@@ -79,7 +79,7 @@ def test_every_image_is_pinned_by_tag_and_by_digest() -> None:
     assert all(PINNED.match(base) for base in bases), bases
 
 
-def test_secrets_come_from_the_environment_and_are_asked_for() -> None:
+def test_compose_secrets_come_from_required_environment_variables() -> None:
     secrets = {
         key: value
         for service in SERVICES.values()
@@ -101,7 +101,7 @@ def test_secrets_come_from_the_environment_and_are_asked_for() -> None:
     assert literal == []
 
 
-def test_each_service_is_bounded_and_can_gain_no_rights() -> None:
+def test_compose_services_have_resource_limits_and_no_capabilities() -> None:
     for name, service in SERVICES.items():
         assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory", "pids"}, name
         assert service["cap_drop"] == ["ALL"], name
@@ -112,7 +112,7 @@ def test_each_service_is_bounded_and_can_gain_no_rights() -> None:
     assert unasked == {"collector", "tempo"}, "their images hold nothing that could ask"
 
 
-def test_the_daemon_in_a_container_stays_on_a_loopback_and_is_not_the_default() -> None:
+def test_compose_daemon_is_opt_in_and_publishes_no_port() -> None:
     daemon = SERVICES["draftd"]
     assert daemon["profiles"] == ["cpu"]
     assert daemon["network_mode"] == "service:collector"
@@ -134,7 +134,7 @@ def test_mounted_files_of_compose_exist_and_are_read_only() -> None:
     assert volumes == set(COMPOSE["volumes"])
 
 
-def test_the_layer_changes_addresses_and_nothing_else() -> None:
+def test_container_collector_layer_changes_only_addresses_and_detectors() -> None:
     assert {path for path, _ in leaves(yaml.safe_load(LAYER.read_text()))} == {
         "extensions.health_check.endpoint",
         "extensions.file_storage.directory",
@@ -150,7 +150,7 @@ def test_the_layer_changes_addresses_and_nothing_else() -> None:
     }
 
 
-def test_the_real_collector_takes_the_layer_over_the_base() -> None:
+def test_collector_validates_the_container_layer_over_the_base() -> None:
     said = subprocess.run(
         [collector_binary(), "validate", "--config", str(CONFIG), "--config", str(LAYER)],
         capture_output=True,
@@ -159,7 +159,7 @@ def test_the_real_collector_takes_the_layer_over_the_base() -> None:
     assert said.returncode == 0, said.stderr
 
 
-def test_prometheus_is_the_native_one_at_other_addresses() -> None:
+def test_container_prometheus_configuration_differs_only_in_addresses() -> None:
     native = yaml.safe_load((CONFIG.parent / "prometheus.yaml").read_text())
     here = yaml.safe_load((CONFIG.parent / "containers" / "prometheus.yaml").read_text())
     for one in (native, here):
@@ -171,7 +171,7 @@ def test_prometheus_is_the_native_one_at_other_addresses() -> None:
 
 
 @pytest.mark.parametrize("name", ["prometheus.yaml", "containers/prometheus.yaml"])
-def test_the_real_promtool_takes_prometheus_configuration_and_its_rules(name: str, tmp_path: Path) -> None:
+def test_promtool_accepts_the_prometheus_configurations_with_their_rules(name: str, tmp_path: Path) -> None:
     text = (CONFIG.parent / name).read_text()
     text = re.sub(r"\S+/\*\.rules\.yaml", str(ROOT / "dashboards" / "prometheus" / "*.rules.yaml"), text)
     (tmp_path / "prometheus.yaml").write_text(text)
@@ -182,7 +182,7 @@ def test_the_real_promtool_takes_prometheus_configuration_and_its_rules(name: st
     assert "1 rule files found" in said.stdout
 
 
-def test_every_address_is_a_service_of_its_own_at_a_port_that_it_listens_on() -> None:
+def test_compose_addresses_name_services_at_ports_they_listen_on() -> None:
     tempo = yaml.safe_load((CONFIG.parent / "containers" / "tempo.yaml").read_text())
     loki = yaml.safe_load((CONFIG.parent / "containers" / "loki.yaml").read_text())
     layer = yaml.safe_load(LAYER.read_text())
@@ -211,7 +211,7 @@ def test_every_address_is_a_service_of_its_own_at_a_port_that_it_listens_on() ->
 # Grafana's own set-up.
 
 
-def test_the_data_sources_have_the_uids_that_dashboards_and_rules_name() -> None:
+def test_grafana_data_sources_have_the_uids_dashboards_and_rules_use() -> None:
     uids = {source["uid"] for source in provisioned("datasources")["datasources"]}
     assert uids == {"draftd-prometheus", "draftd-tempo", "draftd-loki"}
     assert uids_named(provisioned("datasources")) <= uids, "they are linked to one another"
@@ -223,7 +223,7 @@ def test_the_data_sources_have_the_uids_that_dashboards_and_rules_name() -> None
     assert uids_named(rules) == {"draftd-prometheus"}
 
 
-def test_an_exemplar_leads_to_its_trace_and_a_trace_to_its_log_events_and_metrics() -> None:
+def test_grafana_data_sources_link_exemplars_traces_logs_and_metrics() -> None:
     sources = {source["type"]: source["jsonData"] for source in provisioned("datasources")["datasources"]}
     (exemplar,) = sources["prometheus"]["exemplarTraceIdDestinations"]
     assert exemplar == {"name": "trace_id", "datasourceUid": "draftd-tempo"}
@@ -237,7 +237,7 @@ def test_an_exemplar_leads_to_its_trace_and_a_trace_to_its_log_events_and_metric
     assert set(re.findall(r"\bdraftd_\w+(?=\{)", queries)) <= known
 
 
-def test_dashboards_come_from_this_tree_and_cannot_be_changed_in_grafana() -> None:
+def test_grafana_dashboards_are_provisioned_read_only_from_the_repository() -> None:
     (provider,) = provisioned("dashboards")["providers"]
     assert provider["allowUiUpdates"] is False
     assert (provider["folder"], provider["folderUid"]) == ("draftd", "draftd")
@@ -248,7 +248,7 @@ def test_dashboards_come_from_this_tree_and_cannot_be_changed_in_grafana() -> No
     assert (GENERATED / "dashboards" / home.name).exists()
 
 
-def test_alerts_that_ask_for_a_level_are_told_to_the_daemon_signed_and_no_others() -> None:
+def test_grafana_routes_level_alerts_signed_to_the_daemon_and_mutes_others() -> None:
     alerting = provisioned("alerting")
     (point,) = alerting["contactPoints"]
     (receiver,) = point["receivers"]

@@ -274,7 +274,7 @@ def every_alert_judges_by_what_there_is(run: Run) -> None:
     assert silent - {"DraftdAbsent"} - elsewhere == lacking | set(QUIET)
 
 
-def test_counts_dashboards_and_alerts_on_a_real_pipeline(tmp_path: Path, nano_pair: NanoPair) -> None:
+def test_dashboard_queries_and_alert_rules_give_data_on_a_real_pipeline(tmp_path: Path, nano_pair: NanoPair) -> None:
     """One test, because what it looks at takes long to make."""
     short = [parsed(written(board)) for board in boards(SHORT)]
     with measured(tmp_path, short) as run:

@@ -48,14 +48,14 @@ def nothing_was_lost(of: Falling) -> None:
     assert len(of.clients.answered) > 30
 
 
-def test_alerts_step_it_down_through_each_level_and_probes_bring_it_back(tmp_path: Path) -> None:
+def test_alerts_lower_the_ladder_for_a_bad_draft_and_probes_restore_it(tmp_path: Path) -> None:
     with alerted(scripted, tmp_path, ONE_BLOCK, replace(ALERTING, speedup_floor=0.9)) as running:
         down, up = comes_and_goes(running)
     nothing_was_lost(running)
     assert (down, up) == ({"alert"}, {"recovered"})
 
 
-def test_its_own_guard_does_the_same_with_no_collector_no_prometheus_and_no_webhook(tmp_path: Path) -> None:
+def test_local_guard_lowers_the_ladder_for_a_bad_draft_without_a_collector(tmp_path: Path) -> None:
     with falling(scripted, tmp_path, ONE_BLOCK | UNTOLD) as running:
         down, up = comes_and_goes(running)
     nothing_was_lost(running)

@@ -41,7 +41,7 @@ def post(of: Falling, body: bytes, headers: dict[str, str]) -> int:
         return refused.code
 
 
-def test_a_signed_alert_is_obeyed_until_it_is_resolved_and_an_unsigned_one_is_refused(tmp_path: Path) -> None:
+def test_signed_grafana_alert_lowers_the_ladder_and_an_unsigned_is_refused(tmp_path: Path) -> None:
     began = datetime.now(UTC)
     with falling(scripted, tmp_path, {"DRAFTD_FALLBACK__GUARD": "false"}) as running:
         running.until_at("full", _PATIENCE)

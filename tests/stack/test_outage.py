@@ -89,7 +89,7 @@ def read(of: Prometheus, query: str) -> float:
     return of.number(query) or 0.0
 
 
-def test_the_collector_is_killed_under_load_and_comes_back(tmp_path: Path) -> None:
+def test_killed_collector_recovers_counters_and_its_queued_traces(tmp_path: Path) -> None:
     (away,) = free_ports(1)  # the store of traces is away as well, so that the collector has something to keep
     running = Collector(tmp_path, away)
     flags = str(tmp_path / "flags.json")

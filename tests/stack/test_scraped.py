@@ -39,7 +39,7 @@ def shown(text: str) -> Mapping[tuple[str, str], set[frozenset[tuple[str, str]]]
     return found
 
 
-def test_daemon_shows_what_the_collector_shows(tmp_path: Path) -> None:
+def test_scraped_daemon_metrics_equal_those_of_the_collector(tmp_path: Path) -> None:
     with OtlpReceiver() as store, collector(tmp_path, store.port) as running:
         scene = Scene(telemetry({"OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint}, scraped=True, port=50551))
         scene.serve()
@@ -77,7 +77,7 @@ def missed(of: Prometheus) -> set[str]:
     return {labels.get("server_port", "any") for labels in firing if labels["alertname"] == "DraftdAbsent"}
 
 
-def test_daemons_that_are_scraped_serve_on_the_dashboards_and_a_dead_one_is_missed(tmp_path: Path) -> None:
+def test_scraped_daemons_count_as_serving_and_a_dead_daemon_as_missing(tmp_path: Path) -> None:
     rules = tmp_path / "draftd.rules.yaml"
     rules.write_text(prometheus_rules(Alerting(window_seconds=3)))
     one, other, *ports = free_ports(4)

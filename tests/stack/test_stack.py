@@ -72,7 +72,7 @@ def standing(client: DraftdClient) -> str:
     return str(found.ladder[found.position].level)
 
 
-def test_the_pipeline_runs_on_the_ports_that_are_set_in_one_log_and_stops_in_order(tmp_path: Path) -> None:
+def test_local_stack_runs_on_configured_ports_obeys_an_alert_and_stops_cleanly(tmp_path: Path) -> None:
     collector_binary(), prometheus_binary(), alertmanager_binary()
     ports, prometheus, alertmanager = own_ports(tmp_path)
     patient = ["--set", "telemetry.shutdown_seconds=30"]  # the machine may be busy: what counts is the order
@@ -145,7 +145,7 @@ class Told(http.server.BaseHTTPRequestHandler):
         return None
 
 
-def test_an_alert_that_asks_for_a_level_is_told_to_the_daemon_where_its_webhook_is_named(tmp_path: Path) -> None:
+def test_stack_alertmanager_sends_only_level_alerts_to_the_webhook(tmp_path: Path) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Told) as webhook:
         threading.Thread(target=webhook.serve_forever, args=(0.05,), daemon=True).start()
         url = f"http://127.0.0.1:{webhook.server_port}/v1/alerts"
@@ -166,7 +166,7 @@ def test_an_alert_that_asks_for_a_level_is_told_to_the_daemon_where_its_webhook_
         assert Told.heard.empty()
 
 
-def test_the_daemon_and_alertmanager_agree_on_a_token_that_is_new_each_time(tmp_path: Path) -> None:
+def test_stack_gives_daemon_and_alertmanager_a_fresh_shared_webhook_token(tmp_path: Path) -> None:
     first, second = webhook({}), webhook({})
     assert first.url == "http://127.0.0.1:50552/v1/alerts"
     assert len(first.token) == 64
@@ -180,7 +180,7 @@ def test_the_daemon_and_alertmanager_agree_on_a_token_that_is_new_each_time(tmp_
     assert all(kept not in one.values() for name, one in environ.items() if name != "draftd")
 
 
-def test_webhook_settings_of_the_user_override_the_stacks() -> None:
+def test_user_webhook_settings_override_those_of_the_stack() -> None:
     assert webhook({WEBHOOK_TOKEN: OWN, WEBHOOK_PORT: "50600"}) == Webhook("http://127.0.0.1:50600/v1/alerts", OWN)
     elsewhere = {WEBHOOK_URL: "http://mini.local/v1/alerts", WEBHOOK_SECRET: "sesame"}
     assert webhook(elsewhere) == Webhook("http://mini.local/v1/alerts", "sesame")

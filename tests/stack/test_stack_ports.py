@@ -19,7 +19,7 @@ from scripts.stack import FOLDER, addresses, check_ports, daemon_settings, prome
 CONFIG = ROOT / "otel-collector" / "config.yaml"
 
 
-def test_defaults_are_those_of_the_configuration_files(tmp_path: Path) -> None:
+def test_stack_default_addresses_equal_those_in_the_configuration_files(tmp_path: Path) -> None:
     found = {setting: one.address for setting, one in addresses({}).items()}
     said = dict(re.findall(r"\$\{env:(OTELCOL_\w+):-([\d.:]+)\}", CONFIG.read_text()))
     said["OTELCOL_SELF_PORT"] = f"127.0.0.1:{said['OTELCOL_SELF_PORT']}"
@@ -32,7 +32,7 @@ def test_defaults_are_those_of_the_configuration_files(tmp_path: Path) -> None:
     assert copy["alerting"] == base["alerting"]
 
 
-def test_prometheus_follows_the_addresses_that_are_set(tmp_path: Path) -> None:
+def test_stack_prometheus_configuration_uses_the_configured_addresses(tmp_path: Path) -> None:
     said = {"OTELCOL_PROMETHEUS": "0.0.0.0:1111", "OTELCOL_SELF_PORT": "2222", "ALERTMANAGER_ADDRESS": "[::1]:3333"}
     copy = json.loads(prometheus_config(addresses(said), tmp_path).read_text())
     targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in copy["scrape_configs"]}
@@ -48,7 +48,7 @@ def test_invalid_stack_address_is_refused_with_its_setting(said: str) -> None:
         addresses({"PROMETHEUS_ADDRESS": said})
 
 
-def test_each_port_that_is_taken_is_named_with_its_setting(tmp_path: Path) -> None:
+def test_stack_names_each_taken_port_with_its_setting_and_starts_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
         one, other = first.getsockname()[1], second.getsockname()[1]
         said = {"OTELCOL_HEALTH": f"127.0.0.1:{one}", "PROMETHEUS_ADDRESS": "127.0.0.1:9999", FOLDER: str(tmp_path)}
@@ -66,7 +66,7 @@ def test_each_port_that_is_taken_is_named_with_its_setting(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir()), "nothing was started"
 
 
-def test_the_daemons_own_ports_are_found_where_it_finds_them(tmp_path: Path) -> None:
+def test_stack_reads_daemon_ports_from_its_file_options_and_environment(tmp_path: Path) -> None:
     file = tmp_path / "draftd.toml"
     file.write_text("[server]\nport = 1001\n[webhook]\nport = 1002\n")
     found = daemon_settings(["--config", str(file), "--model", "x", "--http-port", "1003"], {})

@@ -91,14 +91,14 @@ def values(one: Asked) -> list[float]:
     return [value for series in one.found for _, value in series.points]
 
 
-def test_every_query_is_answered_with_figures(all_of_it: list[Asked]) -> None:
+def test_dashboard_queries_give_finite_values_on_a_store_with_gaps(all_of_it: list[Asked]) -> None:
     silent = {one.name for one in all_of_it if not values(one)}
     depths = (*range(3, DEEPEST + 1), f"{DEEPEST + 1} or more")
     assert silent == {f"draftd-speculation/Depth chosen/{depth}" for depth in depths} | NOTHING_ASKED
     assert [one.name for one in all_of_it if not all(map(math.isfinite, values(one)))] == []
 
 
-def test_queries_give_no_impossible_value_over_gaps(all_of_it: list[Asked]) -> None:
+def test_dashboard_queries_give_no_impossible_values_over_gaps(all_of_it: list[Asked]) -> None:
     for one in all_of_it:
         low, unit = one.panel.defaults.get("min"), one.panel.defaults["unit"]
         least, most = min(values(one), default=0.0), max(values(one), default=0.0)
@@ -106,7 +106,7 @@ def test_queries_give_no_impossible_value_over_gaps(all_of_it: list[Asked]) -> N
         assert unit != "percentunit" or one.panel.title in _UNBOUNDED or 0 <= least <= most <= _MOST, (one.name, most)
 
 
-def test_every_series_has_a_name_of_its_own(all_of_it: list[Asked]) -> None:
+def test_dashboard_series_of_a_panel_have_distinct_legends(all_of_it: list[Asked]) -> None:
     names: dict[str, list[str]] = {}
     for one in all_of_it:
         for series in one.found:
@@ -115,7 +115,7 @@ def test_every_series_has_a_name_of_its_own(all_of_it: list[Asked]) -> None:
     assert {panel: sorted(found) for panel, found in names.items() if len(found) != len(set(found))} == {}
 
 
-def test_variables_offer_every_daemon_and_what_it_decodes(kept: Store) -> None:
+def test_dashboard_variables_offer_each_daemon_model_draft_and_workload(kept: Store) -> None:
     shown, offered = kept.shown(0, store.SECONDS), {}
     for name, query in kept.dashboards[0].variable_queries.items():
         metric, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()  # type: ignore[union-attr]
@@ -134,7 +134,7 @@ WINDOW = Alerting().window_seconds + store.SCRAPE_SECONDS  # the longest of a li
 
 
 @pytest.mark.parametrize("part", [(store.PARTS[1][0], store.PARTS[3][1]), store.PARTS[4]], ids=["an hour", "a day"])
-def test_old_events_do_not_count_as_new_after_a_gap(kept: Store, part: tuple[float, float]) -> None:
+def test_dashboard_counts_no_old_event_as_new_after_a_gap(kept: Store, part: tuple[float, float]) -> None:
     after = kept.began + store.BUSY_UNTIL + WINDOW
     counting = [one for one in kept.ask(kept.shown(*part), IDLE) if counts(one.target.expression)]
     assert len(counting) > 100
@@ -149,7 +149,7 @@ def counts(expression: str) -> bool:
     return ("rate(" in expression or "increase(" in expression) and not any(one in expression for one in others)
 
 
-def test_annotations_and_alerts_stay_quiet_after_a_gap(kept: Store) -> None:
+def test_annotations_and_alerts_stay_silent_after_a_data_gap(kept: Store) -> None:
     shown = kept.shown(store.PARTS[1][0] + 2 * Alerting().window_seconds, store.SECONDS)
     for dashboard in kept.dashboards[:1]:
         for mark in dashboard.marks:
@@ -163,7 +163,7 @@ def test_annotations_and_alerts_stay_quiet_after_a_gap(kept: Store) -> None:
     assert fired == set()
 
 
-def test_a_daemon_that_is_gone_has_no_present(kept: Store) -> None:
+def test_dashboard_shows_no_current_values_of_a_dead_daemon(kept: Store) -> None:
     asked = kept.ask(kept.shown(store.DIED - 600, store.DIED + 240), DEAD)
     present = [one for one in asked if shows_now(one.target.expression)]
     assert len(present) > 50
