@@ -45,7 +45,7 @@ def judged(folder: Path) -> SoakResult:
 
 
 @pytest.mark.slow
-def test_soak_fails_a_daemon_with_a_memory_leak_and_passes_it_without(
+def test_soak_fails_a_daemon_with_a_memory_leak_and_passes_a_daemon_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ThreadPoolExecutor(2) as both:  # at the same time: a soak is mostly waiting

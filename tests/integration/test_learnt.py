@@ -33,7 +33,7 @@ def known(nano_pair: NanoPair, folder: Path, *, ask: bool) -> pb.GetDepthRespons
         return client.depth()
 
 
-def test_restarted_daemon_knows_the_drafting_costs_learnt_before(nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_restarted_daemon_restores_drafting_costs_saved_by_the_last_daemon(nano_pair: NanoPair, tmp_path: Path) -> None:
     known(nano_pair, tmp_path, ask=True)
     kept = json.loads((tmp_path / "learnt.json").read_text())["pairs"][0]["learnt"]
     assert kept["plain"]

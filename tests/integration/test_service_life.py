@@ -198,7 +198,7 @@ def test_second_stop_ends_a_draining_daemon_and_its_requests_at_once(tmp_path: P
         assert served.tasks_left == []
 
 
-def test_drain_ends_requests_on_time_while_a_forward_takes_longer(
+def test_drain_ends_requests_on_time_while_a_forward_pass_takes_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside, over, step = threading.Event(), threading.Event(), Scheduler.step
@@ -261,7 +261,7 @@ def until_error(stream: Iterator[pb.GenerateResponse]) -> Iterator[pb.GenerateRe
     assert caught.value.code is grpc.StatusCode.INTERNAL
 
 
-def test_drain_closes_engine_and_other_parts_concurrently_by_one_deadline(tmp_path: Path) -> None:
+def test_drain_closes_the_engine_and_other_parts_concurrently_by_a_shared_deadline(tmp_path: Path) -> None:
     with serving(tmp_path, lambda: scripted_models(0.7)) as served:
         closing, seen, given = threading.Event(), list[bool](), list[float]()
         close, shutdown = served.worker.close, served.telemetry.shutdown

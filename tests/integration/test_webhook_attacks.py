@@ -87,7 +87,7 @@ def test_webhook_refuses_a_replayed_or_altered_signed_notification(webhook: Webh
         assert webhook.send(body, headers | {TIMESTAMP: later}).status == 401
 
 
-def test_webhook_accepts_one_of_many_concurrent_equal_signatures(webhook: Webhook) -> None:
+def test_webhook_accepts_only_a_single_use_of_a_concurrently_repeated_signature(webhook: Webhook) -> None:
     body = notification()
     headers = signed(body)
     with ThreadPoolExecutor(8) as senders:
@@ -211,7 +211,7 @@ def test_webhook_answers_non_http_bytes_with_400_and_no_traceback(
     assert len(caplog.messages) < 10
 
 
-def test_webhook_refuses_odd_http_requests_with_one_reply_a_connection(webhook: Webhook) -> None:
+def test_webhook_refuses_unusual_http_requests_with_a_single_reply_per_connection(webhook: Webhook) -> None:
     odd = [
         (b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", "bad_path"),
         (b"POST //v1/alerts HTTP/1.1\r\nHost: x\r\n\r\n", "bad_path"),

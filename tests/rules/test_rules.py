@@ -65,7 +65,7 @@ def test_promtool_accepts_the_alert_rules_file_without_lint() -> None:
 
 
 @pytest.mark.parametrize("cases", CASES, ids=lambda path: path.stem)
-def test_alert_fires_as_its_rule_cases_say(cases: Path, tmp_path: Path) -> None:
+def test_alert_rule_passes_its_promtool_cases(cases: Path, tmp_path: Path) -> None:
     """With the baselines, and the rules of the alerts that the cases name: promtool evaluates each rule of a file in
     each minute of each case, which for all of them takes ten times as long."""
     text = cases.read_text(encoding="utf-8")

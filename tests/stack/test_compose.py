@@ -124,7 +124,7 @@ def test_compose_daemon_is_opt_in_and_publishes_no_port() -> None:
 # What is mounted, and what it says of the rest.
 
 
-def test_mounted_files_of_compose_exist_and_are_read_only() -> None:
+def test_compose_mounts_existing_files_read_only() -> None:
     mounts = list(binds())
     assert len(mounts) >= 10
     for name, source, _, options in mounts:
@@ -182,7 +182,7 @@ def test_promtool_accepts_the_prometheus_configurations_with_their_rules(name: s
     assert "1 rule files found" in said.stdout
 
 
-def test_compose_addresses_name_services_at_ports_they_listen_on() -> None:
+def test_compose_addresses_name_existing_services_at_their_listening_ports() -> None:
     tempo = yaml.safe_load((CONFIG.parent / "containers" / "tempo.yaml").read_text())
     loki = yaml.safe_load((CONFIG.parent / "containers" / "loki.yaml").read_text())
     layer = yaml.safe_load(LAYER.read_text())

@@ -39,7 +39,7 @@ def shown(text: str) -> Mapping[tuple[str, str], set[frozenset[tuple[str, str]]]
     return found
 
 
-def test_scraped_daemon_metrics_equal_those_of_the_collector(tmp_path: Path) -> None:
+def test_scraped_daemon_metrics_equal_the_metrics_of_the_collector(tmp_path: Path) -> None:
     with OtlpReceiver() as store, collector(tmp_path, store.port) as running:
         scene = Scene(telemetry({"OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint}, scraped=True, port=50551))
         scene.serve()

@@ -180,7 +180,7 @@ def test_stack_gives_daemon_and_alertmanager_a_fresh_shared_webhook_token(tmp_pa
     assert all(kept not in one.values() for name, one in environ.items() if name != "draftd")
 
 
-def test_user_webhook_settings_override_those_of_the_stack() -> None:
+def test_user_webhook_settings_override_the_stack_defaults() -> None:
     assert webhook({WEBHOOK_TOKEN: OWN, WEBHOOK_PORT: "50600"}) == Webhook("http://127.0.0.1:50600/v1/alerts", OWN)
     elsewhere = {WEBHOOK_URL: "http://mini.local/v1/alerts", WEBHOOK_SECRET: "sesame"}
     assert webhook(elsewhere) == Webhook("http://mini.local/v1/alerts", "sesame")

@@ -19,7 +19,7 @@ from scripts.stack import FOLDER, addresses, check_ports, daemon_settings, prome
 CONFIG = ROOT / "otel-collector" / "config.yaml"
 
 
-def test_stack_default_addresses_equal_those_in_the_configuration_files(tmp_path: Path) -> None:
+def test_stack_default_addresses_match_the_configuration_files(tmp_path: Path) -> None:
     found = {setting: one.address for setting, one in addresses({}).items()}
     said = dict(re.findall(r"\$\{env:(OTELCOL_\w+):-([\d.:]+)\}", CONFIG.read_text()))
     said["OTELCOL_SELF_PORT"] = f"127.0.0.1:{said['OTELCOL_SELF_PORT']}"

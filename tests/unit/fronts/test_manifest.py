@@ -162,7 +162,7 @@ NO_MATTER: list[tuple[Callable[[World], None], list[str]]] = [
 
 
 @pytest.mark.parametrize(("change", "fields"), ONE_THING, ids=[one[1][0] for one in ONE_THING])
-def test_manifests_that_differ_in_one_thing_differ_in_its_fields_only(
+def test_manifests_of_daemons_with_a_single_change_differ_only_in_its_fields(
     tmp_path: Path, change: Callable[[World], None], fields: list[str]
 ) -> None:
     one, other = world(tmp_path / "a" / "pair"), world(tmp_path / "b" / "pair")
@@ -355,5 +355,5 @@ def test_manifest_shows_a_model_path_as_its_label() -> None:
         ("model.drafter", DRAFT_MODEL, "draft_model"),
     ],
 )
-def test_setting_values_appear_in_the_manifest_as_written(name: str, value: object, text: str) -> None:
+def test_manifest_writes_each_setting_value_as_plain_text(name: str, value: object, text: str) -> None:
     assert in_force(changed(Settings(), name, value), {})[name] == text

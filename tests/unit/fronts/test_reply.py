@@ -48,7 +48,7 @@ LEARNT = LearntCosts(
 )
 
 
-def test_depth_reply_says_if_a_cost_is_measured_learnt_or_guessed() -> None:
+def test_depth_reply_marks_each_step_cost_as_measured_learnt_or_guessed() -> None:
     sources = {(one.drafter, one.batch): one.source for one in reply.depth(LEARNT, 4).costs}
     assert sources == {(DRAFT, 1): "learnt", (DRAFT, 4): "measured", (LOOKUP, 1): "guessed", (LOOKUP, 4): "guessed"}
 
@@ -91,7 +91,7 @@ def test_depth_reply_lists_no_depth_beyond_the_draft_limit() -> None:
     assert max(one.depth for one in response.yields) == 2
 
 
-def test_depth_reply_has_no_plain_step_cost_before_one_was_measured() -> None:
+def test_depth_reply_has_no_plain_step_cost_before_a_plain_step_was_measured() -> None:
     (guess,) = reply.depth(
         LearntCosts(CalibratedCosts(), {(DRAFT, False, False, WorkloadClass.CODE): stood(0.9)}), 4
     ).costs
@@ -100,7 +100,7 @@ def test_depth_reply_has_no_plain_step_cost_before_one_was_measured() -> None:
     assert reply.depth(learnt, 4).costs[0].HasField("plain"), "steps of requests have said it"
 
 
-def test_depth_reply_is_refused_before_any_drafting_cost_is_known() -> None:
+def test_depth_reply_is_refused_before_any_drafting_cost_is_measured() -> None:
     with pytest.raises(NotServing, match="nothing is known of drafting"):
         reply.depth(None, 4)
 

@@ -115,7 +115,7 @@ def test_plan_with_flag_on_speculates_at_the_configured_depth() -> None:
         (RequestedPlan(), ON, CEILING, INCAPABLE, "model: cache cannot be trimmed (Mamba)"),
     ],
 )
-def test_autoregressive_plan_names_what_disabled_speculation(
+def test_autoregressive_plan_reason_names_the_cause_of_disabled_speculation(
     wish: RequestedPlan, flag: FlagResolution, allowed: LadderLevel, model: ModelInfo, reason: str
 ) -> None:
     plan = decide(wish, flag, allowed, model)

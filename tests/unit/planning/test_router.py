@@ -106,7 +106,7 @@ def test_requests_of_configured_local_callers_or_workloads_stay_local(remote: di
         planned(by, mine, strategy=Strategy.REMOTE)
 
 
-def test_requests_only_the_local_target_can_answer_stay_local() -> None:
+def test_request_that_needs_the_local_target_is_not_routed_to_the_remote() -> None:
     by = planner(flag=FixedFlag(strategy=Strategy.REMOTE))
     assert planned(by, local_only="prompt_logprobs: own").strategy is Strategy.LOCAL
     for strategy in (Strategy.REMOTE, Strategy.SPECULATIVE):

@@ -169,7 +169,7 @@ def test_every_mlx_lm_tool_parser_has_a_sample_answer_under_test() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_streamed_tool_calls_equal_those_parsed_from_the_whole_text(family: str) -> None:
+def test_streamed_tool_calls_equal_the_calls_parsed_from_the_whole_text(family: str) -> None:
     text = f"Let me see.{ANSWERS[family]}"
     expected = whole(family, text)
     assert [name for name, _ in expected][:2] == ["weather", "clock"]

@@ -142,7 +142,9 @@ async def test_endless_chat_template_is_stopped_and_the_next_text_is_rendered(re
     assert await renderer.render(LOOPS, said("hello"), 100, "a") == "hello"
 
 
-async def test_connection_with_endless_templates_delays_another_by_at_most_two(renderer: ChatRenderer) -> None:
+async def test_endless_templates_of_a_client_delay_another_client_by_at_most_two_renders(
+    renderer: ChatRenderer,
+) -> None:
     loops = [asyncio.create_task(renderer.render(LOOPS, said("loop"), 100, "a")) for _ in range(20)]
     await asyncio.sleep(0)
     assert await renderer.render(LOOPS, said("hello"), 100, "b") == "hello"
@@ -197,7 +199,7 @@ async def test_chat_template_gets_tools_calls_and_template_arguments(renderer: C
     assert hidden == text[text.index("<user>") :]
 
 
-async def test_tool_calls_are_shaped_to_what_the_chat_template_accepts(renderer: ChatRenderer) -> None:
+async def test_tool_calls_are_rendered_in_the_shape_the_chat_template_accepts(renderer: ChatRenderer) -> None:
     text = await rendered(renderer, TEXT, ASKED)
     assert text == await rendered(renderer, TOOLS, ASKED)
     empty = TEXT.replace("m.tool_calls or []", "m.tool_calls if m.tool_calls and m.content is none")

@@ -160,7 +160,7 @@ async def test_echo_prepends_the_prompt_to_the_text_of_each_choice() -> None:
 
 @pytest.mark.parametrize("letters", [0, 200])
 @pytest.mark.parametrize("kind", [str, TokenIds])
-async def test_echoed_prompt_has_log_probabilities_in_every_choice(kind: Any, letters: int) -> None:
+async def test_echoed_prompt_has_logprobs_in_every_choice(kind: Any, letters: int) -> None:
     """Which one of them is told for all. Also where a slow client gets several chunks as one."""
     text, n = "é" + "x" * letters, 3 if letters else 1
     prompt = text if kind is str else TokenIds(tuple(text.encode()))
@@ -223,7 +223,7 @@ async def test_detokenizer_treats_all_but_a_fresh_chat_answer_as_a_continuation(
     assert noted == [True, True, True, True, True, True, False, False]  # what is sent, and what finds stop strings
 
 
-async def test_unset_max_tokens_takes_the_rest_of_the_context() -> None:
+async def test_request_without_max_tokens_gets_the_rest_of_the_context() -> None:
     def small() -> LoadedModels:
         return models(context_length=100)
 

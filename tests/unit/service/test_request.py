@@ -71,7 +71,7 @@ def test_valid_request_passes_the_check_unchanged() -> None:
         assert validate_request(Request(prompt, max_tokens=1), MODEL).prompt == prompt
 
 
-def test_missing_request_fields_get_their_defaults() -> None:
+def test_missing_request_fields_get_their_default_values() -> None:
     valid = validate_request(request(stop=("a", "b", "", "a")), MODEL)
     assert (valid.max_tokens, valid.stop) == (32, ("a", "b"))
     assert validate_request(request(), served(16, 50, 256)).max_tokens == 16
@@ -176,7 +176,9 @@ def test_prompt_that_is_empty_or_fills_the_context_is_refused(n: int) -> None:
 
 
 @given(st.floats(), st.floats(), st.integers(), st.floats())
-def test_sampling_is_accepted_or_refused_by_name(temperature: float, top_p: float, top_k: int, min_p: float) -> None:
+def test_sampling_values_out_of_range_are_refused_by_field(
+    temperature: float, top_p: float, top_k: int, min_p: float
+) -> None:
     asked = sampled(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
     if 0 <= temperature <= 100 and 0 <= top_p <= 1 and top_k >= 0 and 0 <= min_p <= 1:
         assert validate_request(asked, MODEL).sampling == asked.sampling

@@ -193,7 +193,7 @@ def test_unfinished_character_at_the_end_becomes_the_replacement_character() -> 
     assert stream.finish() == ""
 
 
-def test_end_of_text_has_no_text() -> None:
+def test_end_of_text_token_adds_no_text() -> None:
     stream = PlainText(ByteTokenizer(257))
     assert stream.add([104, 105, 256]) == ["h", "i", ""]
 

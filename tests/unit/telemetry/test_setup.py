@@ -58,7 +58,9 @@ def test_telemetry_without_an_endpoint_starts_no_thread(
     assert scene.telemetry.shutdown(1.0)
 
 
-def test_telemetry_sets_no_global_provider(open_scene: Callable[..., Scene], receiver: OtlpReceiver) -> None:
+def test_telemetry_sets_no_global_opentelemetry_provider(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver
+) -> None:
     tracers = opentelemetry.trace.get_tracer_provider()
     meters = opentelemetry.metrics.get_meter_provider()
     open_scene(receiver.environ())
@@ -76,7 +78,7 @@ def test_telemetry_exports_over_both_otlp_protocols(open_scene: Callable[..., Sc
         assert receiver.total("draftd.spec_decode.drafts") == 4
 
 
-def test_traces_and_metrics_may_have_different_endpoints(
+def test_traces_and_metrics_can_be_exported_to_different_otlp_endpoints(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver
 ) -> None:
     with OtlpReceiver("http/protobuf") as other:

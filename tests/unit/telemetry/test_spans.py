@@ -297,7 +297,7 @@ def test_prompt_and_answer_text_in_a_span_is_bounded(open_scene: Callable[..., S
     assert len(json.loads(attributes["gen_ai.output.messages"])[0]["parts"][0]["content"]) == 16_384
 
 
-def test_refused_request_before_loading_has_no_model_attribute(
+def test_span_of_a_request_refused_before_model_load_has_no_model_attribute(
     open_scene: Callable[..., Scene], receiver: OtlpReceiver
 ) -> None:
     scene = open_scene(receiver.environ(), info=None)
