@@ -43,14 +43,14 @@ def sample(stage: Stage, **readings: float) -> MachineSample:
     return MachineSample(stage, 1, "k4", 1.5, 1_700_000_000.0, **readings)  # type: ignore[arg-type]
 
 
-def test_ticks_are_read_as_they_were_written(folder: RunFolder) -> None:
+def test_run_folder_reads_back_request_records_as_written(folder: RunFolder) -> None:
     folder.keep_tick(_FULL)
     folder.keep_tick(_BARE)
     assert RunFolder.open(folder.path).ticks(Stage.SWEEP) == [_FULL, _BARE]
     assert (folder.path / "sweep.jsonl").read_bytes().count(b"\n") == 2
 
 
-def test_each_stage_has_its_own_ticks_and_samples(folder: RunFolder) -> None:
+def test_run_folder_separates_request_records_and_samples_by_stage(folder: RunFolder) -> None:
     for stage in Stage:
         folder.keep_tick(of(stage, f"of {stage}"))
         folder.keep_sample(sample(stage, resident=5))
@@ -60,7 +60,7 @@ def test_each_stage_has_its_own_ticks_and_samples(folder: RunFolder) -> None:
     assert len(folder.samples()) == 3
 
 
-def test_where_nothing_was_measured_there_is_nothing(folder: RunFolder) -> None:
+def test_new_run_folder_has_no_records_samples_manifests_or_plan(folder: RunFolder) -> None:
     assert (folder.ticks(Stage.SOAK), folder.samples(), folder.manifests(), folder.plan(Stage.SWEEP)) == (
         [],
         [],
@@ -71,7 +71,9 @@ def test_where_nothing_was_measured_there_is_nothing(folder: RunFolder) -> None:
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_a_line_torn_anywhere_costs_itself_alone(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_run_folder_drops_only_torn_last_line_and_appends_whole_line_after(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     """Killed at any byte: the lines before are there, and what is appended next is whole."""
     run = RunFolder.create(tmp_path_factory.mktemp("torn") / "run")
     kept = [_FULL, _BARE, of(Stage.SWEEP, "third")]
@@ -97,7 +99,9 @@ def test_a_line_torn_anywhere_costs_itself_alone(tmp_path_factory: pytest.TempPa
         (None, "line 2: chunks"),
     ],
 )
-def test_a_line_that_is_wrong_is_named(folder: RunFolder, line: bytes | None, said: str) -> None:
+def test_run_folder_error_names_file_and_number_of_invalid_line(
+    folder: RunFolder, line: bytes | None, said: str
+) -> None:
     """A wrong line in the middle cannot come from a kill: it is an error, not skipped."""
     for prompt in "abc":
         folder.keep_tick(of(Stage.SWEEP, prompt))
@@ -112,7 +116,7 @@ def test_a_line_that_is_wrong_is_named(folder: RunFolder, line: bytes | None, sa
     assert len(str(refused.value)) < 400
 
 
-def test_several_threads_append_whole_lines(folder: RunFolder) -> None:
+def test_run_folder_appends_whole_lines_from_concurrent_threads(folder: RunFolder) -> None:
     def keep(thread: int) -> None:
         for i in range(50):
             folder.keep_tick(of(Stage.SOAK, f"{thread}-{i}"))
@@ -131,21 +135,21 @@ def test_several_threads_append_whole_lines(folder: RunFolder) -> None:
     assert len(folder.samples(Stage.SOAK)) == 200
 
 
-def test_sessions_are_counted_and_keep_their_manifests(folder: RunFolder) -> None:
+def test_run_folder_numbers_sessions_and_stores_manifest_of_each(folder: RunFolder) -> None:
     first, second = manifest(), manifest(created="2027-01-01T00:00:00+00:00", low_power=None)
     assert [folder.begin_session(one) for one in (first, second, first)] == [1, 2, 3]
     assert RunFolder.open(folder.path).manifests() == {1: first, 2: second, 3: first}
     assert RunFolder.open(folder.path).begin_session(second) == 4
 
 
-def test_a_manifest_that_is_wrong_is_named(folder: RunFolder) -> None:
+def test_run_folder_error_names_file_and_field_of_invalid_manifest(folder: RunFolder) -> None:
     folder.begin_session(manifest())
     (folder.path / "manifests" / "0001.json").write_text('{"created": 5}')
     with pytest.raises(RunError, match="0001.json: created"):
         folder.manifests()
 
 
-def test_a_plan_is_frozen_once_it_was_begun(folder: RunFolder) -> None:
+def test_run_folder_refuses_plan_that_differs_from_frozen_plan(folder: RunFolder) -> None:
     plan = {"repetitions": 3, "blocks": (0, 2, 4), "file": None}
     folder.freeze_plan(Stage.SWEEP, plan)
     assert folder.plan(Stage.SWEEP) == {"repetitions": 3, "blocks": [0, 2, 4], "file": None}
@@ -162,7 +166,7 @@ def test_a_plan_is_frozen_once_it_was_begun(folder: RunFolder) -> None:
     assert (folder.path / "sweep.json").read_bytes() == before
 
 
-def test_a_run_is_not_begun_over_something_else(tmp_path: Path) -> None:
+def test_run_folder_is_created_only_in_new_or_empty_directory(tmp_path: Path) -> None:
     other = tmp_path / "thesis"
     other.mkdir()
     (other / "chapter1.txt").write_text("…")
@@ -183,7 +187,7 @@ def test_a_run_is_not_begun_over_something_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '"run"', '{"format": 2}', "{}"])
-def test_folder_that_is_no_run_is_refused(tmp_path: Path, content: str | None) -> None:
+def test_run_folder_open_refuses_directory_without_valid_run_json(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     with pytest.raises(RunError) as refused:
@@ -191,13 +195,13 @@ def test_folder_that_is_no_run_is_refused(tmp_path: Path, content: str | None) -
     assert str(tmp_path) in str(refused.value)
 
 
-def test_a_derived_file_is_written_anew_and_leaves_nothing_beside_it(folder: RunFolder) -> None:
+def test_run_folder_write_replaces_file_and_leaves_no_temporary_file(folder: RunFolder) -> None:
     folder.write("report.md", "old and long")
     assert folder.write("report.md", "new").read_text() == "new"
     assert {path.name for path in folder.path.iterdir()} == {"run.json", "report.md"}
 
 
-def test_run_folder_is_plain_json_lines(folder: RunFolder) -> None:
+def test_run_folder_stores_records_as_json_lines_with_readable_field_names(folder: RunFolder) -> None:
     """Plain JSON, one object a line, with names that say what is meant."""
     folder.keep_tick(_FULL)
     folder.keep_sample(sample(Stage.SWEEP, resident=5))

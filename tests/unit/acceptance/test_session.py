@@ -126,7 +126,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capture]:
     return take
 
 
-def test_a_whole_answer_is_kept_as_it_came(heard: Callable[..., Capture]) -> None:
+def test_request_record_holds_timings_tokens_plan_and_counts_of_whole_stream(heard: Callable[..., Capture]) -> None:
     where = RunPlace(Stage.SWEEP, 2, "k4", 1, "p", "chat", WorkloadClass.CHAT)
     taken = heard(
         0.05, started(), 0.05, chunk("a", [11]), 0.2, chunk("bcd", [12, 13, 14], 2), 0.1, chunk("", [15]),
@@ -156,14 +156,14 @@ def test_a_whole_answer_is_kept_as_it_came(heard: Callable[..., Capture]) -> Non
     assert gather(taken.responses).text == "abcdef"
 
 
-def test_two_answers_have_one_digest_where_their_tokens_are_the_same(heard: Callable[..., Capture]) -> None:
+def test_request_record_digest_depends_on_tokens_not_on_chunking(heard: Callable[..., Capture]) -> None:
     one = tick_of(heard(started(), chunk("ab", [1, 2]), chunk("c", [3]), finished(3)), place(), 0.0)
     same = tick_of(heard(started(), chunk("a", [1]), 0.5, chunk("bc", [2, 3], 1), finished(3)), place(), 0.0)
     other = tick_of(heard(started(), chunk("a", [1]), chunk("bc", [3, 2]), finished(3)), place(), 0.0)
     assert one.digest == same.digest != other.digest
 
 
-def test_a_call_that_fails_on_its_way_keeps_what_had_come(heard: Callable[..., Capture]) -> None:
+def test_request_record_of_stream_failing_midway_keeps_chunks_received_before(heard: Callable[..., Capture]) -> None:
     taken = heard(started(), 0.1, chunk("a", [1]), 0.3, CallError(Gone()))
     assert isinstance(taken.failure, CallError)
     tick = tick_of(taken, place(), 0.0)
@@ -173,13 +173,13 @@ def test_a_call_that_fails_on_its_way_keeps_what_had_come(heard: Callable[..., C
     assert (tick.finish_reason, tick.served, tick.output_tokens) == (None, None, 1)
 
 
-def test_a_call_that_fails_at_once_is_an_error_and_nothing_else(heard: Callable[..., Capture]) -> None:
+def test_request_record_of_call_failing_at_once_holds_only_error(heard: Callable[..., Capture]) -> None:
     tick = tick_of(heard(CallError(Gone())), place(), 0.0)
     assert (tick.error, tick.chunks, tick.granted, tick.served) == ("UNAVAILABLE: connection reset", (), None, None)
 
 
 @pytest.mark.parametrize("events", [(), (started(),), (started(), chunk("a", [1]))])
-def test_a_stream_that_ends_before_its_answer_says_so(
+def test_request_record_of_stream_without_final_message_holds_error(
     heard: Callable[..., Capture], events: tuple[pb.GenerateResponse, ...]
 ) -> None:
     tick = tick_of(heard(*events), place(), 0.0)
@@ -187,12 +187,12 @@ def test_a_stream_that_ends_before_its_answer_says_so(
     assert tick.finish_reason is None
 
 
-def test_being_stopped_by_hand_is_not_an_answer_that_failed(heard: Callable[..., Capture]) -> None:
+def test_keyboard_interrupt_during_acceptance_request_propagates(heard: Callable[..., Capture]) -> None:
     with pytest.raises(KeyboardInterrupt):
         heard(started(), KeyboardInterrupt())
 
 
-def test_arrivals_are_each_threads_own() -> None:
+def test_concurrent_acceptance_requests_capture_separate_streams() -> None:
     """Concurrent requests do not share their arrival times."""
 
     def answers(name: int) -> Capture:
@@ -226,7 +226,9 @@ def served(tmp_path: Path, controller: FakeController) -> Iterator[Daemon]:
         yield made
 
 
-def test_session_holds_the_top_level_and_releases_it_afterwards(served: Daemon, controller: FakeController) -> None:
+def test_acceptance_session_holds_ladder_at_top_level_and_releases_hold_at_end(
+    served: Daemon, controller: FakeController
+) -> None:
     with hold_ladder(served.client):
         assert controller.now.hold is not None
         assert (controller.now.hold.position, controller.now.position) == (0, 0)
@@ -234,7 +236,7 @@ def test_session_holds_the_top_level_and_releases_it_afterwards(served: Daemon, 
     assert controller.now.hold is None
 
 
-def test_held_level_is_renewed_before_it_expires(
+def test_acceptance_session_renews_ladder_hold_repeatedly_with_fixed_expiry(
     served: Daemon, controller: FakeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_RENEW_SECONDS", 0.02)
@@ -251,7 +253,9 @@ def test_held_level_is_renewed_before_it_expires(
     assert set(renewals) == {module._HOLD_SECONDS}
 
 
-def test_an_operators_own_hold_on_the_top_stays(served: Daemon, controller: FakeController) -> None:
+def test_acceptance_session_leaves_operator_hold_on_top_ladder_level(
+    served: Daemon, controller: FakeController
+) -> None:
     mine = Hold(0, None)
     controller.now = replace(controller.now, hold=mine)
     with hold_ladder(served.client):
@@ -259,7 +263,7 @@ def test_an_operators_own_hold_on_the_top_stays(served: Daemon, controller: Fake
     assert controller.now.hold is mine
 
 
-def test_a_hold_that_an_operator_puts_in_its_place_is_neither_renewed_nor_released(
+def test_acceptance_session_leaves_operator_hold_that_replaced_session_hold(
     served: Daemon, controller: FakeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_RENEW_SECONDS", 0.02)
@@ -270,7 +274,9 @@ def test_a_hold_that_an_operator_puts_in_its_place_is_neither_renewed_nor_releas
     assert controller.now.hold is theirs
 
 
-def test_session_refuses_a_daemon_held_at_a_lower_level(served: Daemon, controller: FakeController) -> None:
+def test_acceptance_session_refuses_daemon_held_at_lower_ladder_level(
+    served: Daemon, controller: FakeController
+) -> None:
     controller.now = replace(controller.now, hold=Hold(len(controller.now.ladder) - 1, None))
     with (
         pytest.raises(NotMeasurable, match=r"level: got 'held at autoregressive'.*draftd level release"),
@@ -279,13 +285,13 @@ def test_session_refuses_a_daemon_held_at_a_lower_level(served: Daemon, controll
         raise AssertionError
 
 
-def test_session_refuses_a_daemon_whose_flag_is_off(served: Daemon) -> None:
+def test_acceptance_session_refuses_daemon_whose_speculation_flag_is_off(served: Daemon) -> None:
     served.client.set_flag("off")
     with pytest.raises(NotMeasurable, match=r"flag: got 'off'.*draftd flag set on"), hold_ladder(served.client):
         raise AssertionError
 
 
-def test_a_daemon_without_a_ladder_is_measured_as_it_is(tmp_path: Path) -> None:
+def test_acceptance_session_runs_at_full_level_on_daemon_without_ladder(tmp_path: Path) -> None:
     with serving(tmp_path, lambda: scripted_models(0.7)) as plain, hold_ladder(plain.client):
         assert plain.client.status().level == "full"
 
@@ -332,17 +338,19 @@ def granted(
         ),
     ],
 )
-def test_departures_of_the_daemon_from_the_arm_are_named(arm: Arm, given: GrantedPlan, said: str) -> None:
+def test_acceptance_session_reports_granted_plan_that_differs_from_requested_arm(
+    arm: Arm, given: GrantedPlan, said: str
+) -> None:
     assert departure(answered(given), arm) == said
 
 
-def test_answers_lowered_on_their_way_leave_the_arm() -> None:
+def test_degraded_or_cancelled_answer_counts_as_departure_from_requested_sweep_arm() -> None:
     assert departure(answered(granted(4), degraded="ladder: swap"), Arm(4)) == "went on autoregressively: ladder: swap"
     assert departure(answered(granted(4), finish_reason=FinishReason.CANCELLED), Arm(4)).startswith("ended before")
     assert departure(answered(None, error="UNAVAILABLE"), Arm(4)) == ""  # it has its error
 
 
-def test_arm_and_prompt_become_one_request() -> None:
+def test_sweep_arm_and_prompt_set_mode_depth_drafter_and_prompt_of_request() -> None:
     ask = ask_for(PROMPT, Arm(4, LOOKUP), chat=True, seed=0, repetition=1)
     assert (ask.messages, ask.prompt, ask.max_tokens) == (PROMPT.messages, None, 20)
     assert (ask.mode, ask.max_draft_tokens, ask.drafter) == (ModePreference.SPECULATIVE, 4, LOOKUP)
@@ -354,13 +362,13 @@ def test_arm_and_prompt_become_one_request() -> None:
     assert (plain.mode, plain.max_draft_tokens, plain.drafter) == (ModePreference.AUTOREGRESSIVE, None, None)
 
 
-def test_automatic_depth_is_asked_for_as_users_do() -> None:
+def test_automatic_depth_arm_requests_automatic_mode_without_drafter() -> None:
     ask = ask_for(PROMPT, Arm(6, automatic=True), chat=True, seed=0, repetition=1)
     assert (ask.mode, ask.max_draft_tokens, ask.drafter) == (ModePreference.SPECULATIVE, 6, None)
     assert ask.depth_mode is DepthMode.AUTOMATIC
 
 
-def test_sampled_arms_are_given_the_same_luck() -> None:
+def test_sampled_requests_of_all_arms_share_seed_for_same_prompt_and_repetition() -> None:
     seeds = {
         ask_for(PROMPT, arm, chat=True, seed=3, repetition=2).sampling.seed
         for arm in (Arm(0, None, 0.8), Arm(4, temperature=0.8))
@@ -381,16 +389,16 @@ def test_sampled_arms_are_given_the_same_luck() -> None:
         Arm(4, LOOKUP, automatic=True, concurrency=2),
     ],
 )
-def test_an_arm_is_known_by_its_id(arm: Arm) -> None:
+def test_sweep_arm_id_parses_back_to_same_arm(arm: Arm) -> None:
     assert Arm.parse(arm.id) == arm
     assert arm.baseline.baseline == arm.baseline
 
 
 @pytest.mark.parametrize("name", ["", "k", "ar4", "k4x2", "K4", "auto", "auto0", "k4-t1.2.3", "k4-t1e"])
-def test_text_that_names_no_arm_is_refused(name: str) -> None:
+def test_sweep_arm_parse_returns_none_for_invalid_id(name: str) -> None:
     assert Arm.parse(name) is None
 
 
-def test_an_automatic_arm_is_named_for_what_it_is() -> None:
+def test_automatic_depth_arm_display_name_states_depth_limit_and_concurrency() -> None:
     assert name("auto6") == "Automatic, up to 6 a step"
     assert name("auto6-x2") == "Automatic, up to 6 a step, 2 at a time"

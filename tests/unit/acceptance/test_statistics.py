@@ -21,11 +21,11 @@ _STATISTICS: list[Statistic] = ["mean", 0.0, 0.25, 0.5, 0.95, 0.99, 1.0]
 
 @settings(deadline=None)
 @given(_VALUES, st.floats(0, 1))
-def test_quantile_estimate_is_that_of_numpy(values: list[float], q: float) -> None:
+def test_quantile_estimate_matches_numpy_percentile(values: list[float], q: float) -> None:
     assert quantile(values, q) == pytest.approx(np.percentile(values, 100 * q), abs=1e-6)
 
 
-def test_estimates_without_values_are_none() -> None:
+def test_quantile_bootstrap_and_ratio_of_no_values_are_none() -> None:
     assert quantile([], 0.5) is None
     assert bootstrap([]) is None
     assert bootstrap([[], []]) is None
@@ -49,7 +49,7 @@ def copied(clusters: Sequence[Sequence[float]], statistic: Statistic, resamples:
 
 @settings(deadline=None)
 @given(st.lists(_VALUES, min_size=2, max_size=8), st.sampled_from(_STATISTICS), st.integers(0, 99))
-def test_an_interval_is_that_of_samples_really_drawn(
+def test_bootstrap_interval_matches_explicitly_resampled_clusters(
     clusters: list[list[float]], statistic: Statistic, seed: int
 ) -> None:
     found = bootstrap(clusters, statistic, resamples=40, seed=seed)
@@ -64,7 +64,7 @@ def test_an_interval_is_that_of_samples_really_drawn(
 
 
 @pytest.mark.parametrize("statistic", [0.5, "mean", 0.9])
-def test_with_one_value_a_cluster_it_is_scipys_percentile_bootstrap(statistic: Statistic) -> None:
+def test_bootstrap_of_single_value_clusters_matches_scipy_percentile_bootstrap(statistic: Statistic) -> None:
     """Both draw 20,000 resamples of their own: the ends may differ by a twentieth of the interval's width."""
     values = np.random.default_rng(3).lognormal(0, 0.5, size=41)
     found = bootstrap([[v] for v in values], statistic, resamples=20_000)
@@ -83,7 +83,7 @@ def test_with_one_value_a_cluster_it_is_scipys_percentile_bootstrap(statistic: S
     assert found.high == pytest.approx(wanted.high, abs=near)
 
 
-def test_a_paired_ratio_is_scipys_paired_bootstrap() -> None:
+def test_paired_ratio_interval_matches_scipy_paired_bootstrap() -> None:
     random = np.random.default_rng(4)
     base = random.lognormal(0, 0.6, size=37)
     arm = base * random.normal(1.3, 0.1, size=37)
@@ -104,27 +104,27 @@ def test_a_paired_ratio_is_scipys_paired_bootstrap() -> None:
     assert found.high == pytest.approx(wanted.high, abs=near)
 
 
-def test_slowness_of_a_prompt_on_both_sides_cancels_out() -> None:
+def test_paired_ratio_cancels_speed_differences_between_prompts() -> None:
     base = {i: [10.0 * (i + 1)] for i in range(12)}
     found = ratio({i: [2 * v[0]] for i, v in base.items()}, base)
     assert found is not None
     assert (found.estimate, found.low, found.high) == (2.0, pytest.approx(2.0), pytest.approx(2.0))
 
 
-def test_only_clusters_that_both_sides_have_are_compared() -> None:
+def test_paired_ratio_uses_only_prompts_present_on_both_sides() -> None:
     found = ratio({"a": [2.0], "b": [4.0], "c": [900.0]}, {"a": [1.0], "b": [2.0], "d": [0.001]}, "mean")
     assert found is not None
     assert (found.estimate, found.samples) == (2.0, 2)
 
 
-def test_a_ratio_to_nothing_is_none() -> None:
+def test_paired_ratio_is_none_when_base_or_resampled_base_is_zero() -> None:
     assert ratio({"a": [1.0], "b": [1.0]}, {"a": [0.0], "b": [0.0]}) is None
     # Its median is not 0, but of many a resample it is.
     sides = {i: [1.0] for i in range(5)}, {i: [float(i > 1)] for i in range(5)}
     assert ratio(*sides) is None
 
 
-def test_repetitions_of_a_prompt_are_resampled_within_it() -> None:
+def test_bootstrap_resamples_repetitions_within_single_prompt() -> None:
     found = ratio({"a": [10.0, 11.0, 12.0, 13.0]}, {"a": [5.0, 5.0, 6.0]}, "mean")
     assert found is not None
     assert found.estimate == pytest.approx(11.5 / (16 / 3))
@@ -135,17 +135,17 @@ def test_repetitions_of_a_prompt_are_resampled_within_it() -> None:
     assert alone.low < 11.5 < alone.high
 
 
-def test_of_a_single_value_nothing_more_is_claimed_than_how_many_there_are() -> None:
+def test_bootstrap_of_single_value_returns_zero_width_interval() -> None:
     assert bootstrap([[4.0]]) == Interval(4.0, 4.0, 4.0, 1)
 
 
-def test_the_same_values_give_the_same_interval() -> None:
+def test_bootstrap_is_deterministic_for_same_seed_and_differs_for_other_seed() -> None:
     clusters = [[float(i), i / 3] for i in range(20)]
     assert bootstrap(clusters) == bootstrap(clusters)
     assert bootstrap(clusters, "mean", seed=1) != bootstrap(clusters, "mean", seed=2)
 
 
-def test_repetitions_are_not_taken_for_more_prompts() -> None:
+def test_cluster_bootstrap_interval_covers_true_mean_despite_correlated_repetitions() -> None:
     """25 prompts of 8 repetitions, alike within a prompt: over 200 experiments the interval must hold the true mean in
     at least 88 % (95 % is promised; 200 experiments see that give or take 3, and small samples cost some). An interval
     that took every value for its own would hold it in well under three quarters."""
@@ -231,7 +231,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_at_most_one_curve_in_twenty_without_a_leak_seems_to_grow(kind: str) -> None:
+def test_memory_growth_false_alarm_rate_is_at_most_one_in_twenty(kind: str) -> None:
     """The interval misses the slope of a true leak no more often, since a leak only shifts it."""
     rng = np.random.default_rng(20)
     alarms = held = 0
@@ -251,7 +251,7 @@ def test_at_most_one_curve_in_twenty_without_a_leak_seems_to_grow(kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["white", "autoregressive .5", "sawtooth", "spikes", "staircase"])
-def test_a_leak_that_fills_a_machine_within_a_day_is_seen(kind: str) -> None:
+def test_memory_growth_detects_leak_of_ten_gigabytes_a_day_in_noise(kind: str) -> None:
     rng = np.random.default_rng(22)
     leak = 10e9 / 86_400  # ten gigabytes in a day: 52 MB in what is judged
     for _ in range(12):
@@ -260,20 +260,20 @@ def test_a_leak_that_fills_a_machine_within_a_day_is_seen(kind: str) -> None:
         assert leak / 3 < found.certain < 1.1 * leak
 
 
-def test_a_curve_that_never_moves_does_not_grow() -> None:
+def test_memory_growth_of_constant_curve_is_zero() -> None:
     found = growth([read(SECONDS, np.full(600, 3e9))])
     assert found is not None
     assert (found.slope.estimate, found.slope.low, found.slope.high, found.certain) == (0, 0, 0, 0)
 
 
-def test_a_straight_line_is_found_exactly() -> None:
+def test_memory_growth_recovers_slope_of_straight_line() -> None:
     found = growth([read(SECONDS, 1e9 + 1e6 * SECONDS)])
     assert found is not None
     assert found.slope.estimate == pytest.approx(1e6, rel=1e-4)
     assert (found.slope.low, found.slope.high) == (pytest.approx(1e6, rel=0.01), pytest.approx(1e6, rel=0.01))
 
 
-def test_memory_filled_early_in_a_session_is_no_leak() -> None:
+def test_memory_growth_ignores_memory_filled_early_in_session() -> None:
     filling = 400 * MIB * np.minimum(1, SECONDS / 140)
     found = growth([read(SECONDS, 1e9 + filling + MIB * white(np.random.default_rng(1)))])
     assert found is not None
@@ -281,7 +281,7 @@ def test_memory_filled_early_in_a_session_is_no_leak() -> None:
     assert found.seconds == pytest.approx(450, rel=0.03)
 
 
-def test_sessions_share_a_slope_and_not_a_level() -> None:
+def test_memory_growth_fits_one_slope_across_sessions_of_different_levels() -> None:
     """A restarted daemon begins lower: that is neither growth nor shrinkage."""
     rng = np.random.default_rng(2)
     parts = [level + 20_000 * SECONDS[:300] + MIB * rng.normal(size=300) for level in (2e9, 1e9, 3e9)]
@@ -294,7 +294,7 @@ def test_sessions_share_a_slope_and_not_a_level() -> None:
     assert still.certain == 0
 
 
-def test_growth_that_is_less_than_what_an_allocator_takes_at_a_time_is_no_sign() -> None:
+def test_memory_growth_below_allocator_granularity_is_not_certain() -> None:
     times = np.arange(0, 12, 0.1)
     grown = growth([read(times, 1e9 + 400_000 * times)])  # 3.6 MB in what is judged, without any noise
     assert grown is not None
@@ -305,7 +305,7 @@ def test_growth_that_is_less_than_what_an_allocator_takes_at_a_time_is_no_sign()
     assert longer.certain == pytest.approx(400_000, rel=0.01)
 
 
-def test_gaps_between_readings_are_time_all_the_same() -> None:
+def test_memory_growth_counts_time_in_gaps_between_readings() -> None:
     rng = np.random.default_rng(3)
     kept = (SECONDS < 250) | (SECONDS > 420)
     found = growth([read(SECONDS[kept], (1e9 + 100_000 * SECONDS + MIB * rng.normal(size=600))[kept])])
@@ -319,10 +319,10 @@ def test_gaps_between_readings_are_time_all_the_same() -> None:
     [[], [[]], [[(1.0, 1.0)]], [[(1.0, 1.0)] * 20], [[(at, at) for at in range(9)]]],
     ids=["none", "empty", "one", "at once", "few"],
 )
-def test_growth_of_too_few_readings_is_none(curves: list[list[tuple[float, float]]]) -> None:
+def test_memory_growth_of_too_few_readings_is_none(curves: list[list[tuple[float, float]]]) -> None:
     assert growth(curves) is None
 
 
-def test_the_same_curve_has_the_same_interval() -> None:
+def test_memory_growth_interval_is_deterministic_for_same_curve() -> None:
     curve = read(SECONDS, 1e9 + MIB * walk(np.random.default_rng(4)))
     assert growth([curve]) == growth([curve])

@@ -74,7 +74,7 @@ def ticks() -> list[Tick]:
         (PromotionCandidate(), {"block_length": 2}, "k2", None, None),
     ],
 )
-def test_a_ratio_is_of_the_requests_that_are_named_over_the_same_without_drafts(
+def test_gate_criterion_ratio_divides_selected_arm_by_same_arm_without_drafts(
     ticks: list[Tick],
     chosen: PromotionCandidate,
     narrowed: dict[str, object],
@@ -92,14 +92,14 @@ def test_a_ratio_is_of_the_requests_that_are_named_over_the_same_without_drafts(
     assert found.reading == MetricReading(expected.estimate, expected.low, expected.high, expected.samples)
 
 
-def test_block_length_nought_is_autoregressive_decoding_itself(ticks: list[Tick]) -> None:
+def test_gate_criterion_with_block_length_0_reads_autoregressive_requests(ticks: list[Tick]) -> None:
     found = judge(criterion("decode_tokens_per_second", block_length=0), K4, run(ticks), None)
     assert found.arm == "ar"
     assert found.reading.value == pytest.approx(50, rel=0.02)  # a step takes 20 ms
     assert judge(criterion("acceptance", block_length=0), K4, run(ticks), None).outcome is CriterionOutcome.NOT_MEASURED
 
 
-def test_against_a_baseline_each_prompt_is_held_against_itself(ticks: list[Tick]) -> None:
+def test_gate_ratio_to_baseline_run_pairs_each_prompt_with_itself(ticks: list[Tick]) -> None:
     """A run that is 1.25 times as slow as the baseline has a ratio of 1.25 with a tight interval."""
     slower = [replace(t, chunks=tuple(replace(c, at=c.at * 1.25) for c in t.chunks)) for t in ticks]
     wanted = criterion("time_to_first_token", "<=", 1.2, against="baseline", group="code")
@@ -110,21 +110,21 @@ def test_against_a_baseline_each_prompt_is_held_against_itself(ticks: list[Tick]
     assert found.outcome is CriterionOutcome.FAILED
 
 
-def test_a_baseline_that_was_asked_other_prompts_measures_nothing(ticks: list[Tick]) -> None:
+def test_gate_ratio_is_not_measured_when_baseline_run_has_different_prompts(ticks: list[Tick]) -> None:
     others = [replace(t, place=replace(t.place, prompt=f"other {t.place.prompt}")) for t in ticks]
     found = judge(criterion("time_to_first_token", against="baseline"), K4, run(ticks), run(others))
     assert found.outcome is CriterionOutcome.NOT_MEASURED
     assert "in both runs" in found.reason
 
 
-def test_total_rate_criterion_reads_the_rate_of_concurrent_requests(ticks: list[Tick]) -> None:
+def test_gate_total_tokens_criterion_reads_throughput_of_concurrent_requests(ticks: list[Tick]) -> None:
     found = judge(criterion("total_tokens_per_second", concurrency=2), K4, run(ticks), None)
     expected = total_throughput(ticks, "k4-x2")
     assert expected is not None
     assert found.reading.value == expected.estimate
 
 
-def test_criteria_of_arms_not_swept_are_not_measured(ticks: list[Tick]) -> None:
+def test_gate_criterion_is_not_measured_when_sweep_lacks_its_requests(ticks: list[Tick]) -> None:
     for evidence, chosen, narrowed, why in (
         (run(), K4, {}, "no sweep"),
         (run(ticks), PromotionCandidate(), {}, "no knee"),
@@ -137,18 +137,18 @@ def test_criteria_of_arms_not_swept_are_not_measured(ticks: list[Tick]) -> None:
         assert why in found.reason
 
 
-def test_requests_that_failed_are_no_samples(ticks: list[Tick]) -> None:
+def test_gate_criterion_sample_count_excludes_failed_requests(ticks: list[Tick]) -> None:
     failed = [replace(t, error="INTERNAL") if t.place.group != "code" else t for t in ticks]
     assert judge(criterion(), K4, run(failed), None).reading.samples == 8
 
 
-def test_the_candidate_is_the_knee() -> None:
+def test_gate_candidate_defaults_to_knee_block_length_of_sweep() -> None:
     found, note = choose(PromotionCandidate(), run(asked(AUTOREGRESSIVE, *map(Arm, (2, 4)), truth=Truth(alpha=0.95))))
     assert (found.block_length, found.id) == (4, "k4")
     assert note.startswith("The knee is at 4")
 
 
-def test_without_a_draft_model_the_drafter_that_was_swept_is_judged() -> None:
+def test_gate_candidate_takes_swept_drafter_unless_spec_names_drafter() -> None:
     lookup = [Arm(length, PROMPT_LOOKUP) for length in (2, 4)]
     ticks = asked(AUTOREGRESSIVE, *lookup, truth=Truth(alpha=0.95))
     assert choose(PromotionCandidate(), run(ticks))[0].id == "k2-prompt_lookup"
@@ -156,7 +156,7 @@ def test_without_a_draft_model_the_drafter_that_was_swept_is_judged() -> None:
     assert choose(named, run(ticks)) == (named, "")
 
 
-def test_where_speculation_does_not_pay_the_fastest_that_drafts_is_judged() -> None:
+def test_gate_judges_fastest_drafting_block_length_when_speculation_does_not_pay() -> None:
     ticks = asked(AUTOREGRESSIVE, *map(Arm, (2, 4)), truth=Truth(alpha=0.05))
     found, note = choose(PromotionCandidate(), run(ticks))
     assert found.block_length == 2
@@ -166,12 +166,12 @@ def test_where_speculation_does_not_pay_the_fastest_that_drafts_is_judged() -> N
     assert judge(wanted, found, run(ticks), None).outcome is CriterionOutcome.FAILED
 
 
-def test_a_candidate_of_a_set_block_length_needs_no_knee() -> None:
+def test_gate_candidate_with_set_block_length_needs_no_sweep() -> None:
     assert choose(PromotionCandidate(block_length=3), run())[0].id == "k3"
     assert choose(PromotionCandidate(), run())[0].id == ""
 
 
-def test_criterion_judged_by_bound_compares_worse_end_of_interval() -> None:
+def test_gate_criterion_judged_by_bound_compares_worse_end_of_interval() -> None:
     reading = MetricReading(1.2, 1.1, 1.3, 40)
     for comparison, threshold, by_estimate, by_bound in (
         (">=", 1.15, CriterionOutcome.PASSED, CriterionOutcome.FAILED),
@@ -185,7 +185,7 @@ def test_criterion_judged_by_bound_compares_worse_end_of_interval() -> None:
             assert weigh(wanted, reading, METRICS["acceptance"]) == (outcome, ""), (comparison, by)
 
 
-def test_only_unreadable_metric_is_excused() -> None:
+def test_gate_excuses_unreadable_metric_but_not_missing_stage() -> None:
     excusing, metric = criterion("soak.throttles", "==", 0, unreadable="excuse"), METRICS["soak.throttles"]
     unreadable = MetricReading.none("throttles cannot be read", "unreadable")
     assert weigh(excusing, unreadable, metric) == (CriterionOutcome.EXCUSED, "throttles cannot be read")
@@ -193,7 +193,7 @@ def test_only_unreadable_metric_is_excused() -> None:
     assert weigh(criterion("soak.throttles", "==", 0), unreadable, metric)[0] is CriterionOutcome.NOT_MEASURED
 
 
-def test_metric_with_too_few_readings_is_judged_too_few_samples() -> None:
+def test_gate_judges_metric_with_too_few_readings_as_too_few_samples() -> None:
     wanted = criterion("soak.days_to_exhaustion", ">=", 7, min_samples=60, unreadable="excuse")
     found = weigh(wanted, MetricReading.none("nothing to tell", "too_few", 5), METRICS["soak.days_to_exhaustion"])
     assert found == (CriterionOutcome.TOO_FEW_SAMPLES, "5 of at least 60 readings: nothing to tell")
@@ -217,7 +217,7 @@ def test_metric_with_too_few_readings_is_judged_too_few_samples() -> None:
         ("acceptance", ">=", 0.3, 0.4, CriterionOutcome.TOO_FEW_SAMPLES),
     ],
 )
-def test_criterion_no_sample_could_mend_fails_at_once(
+def test_gate_criterion_that_more_samples_cannot_rescue_fails_at_once(
     metric: str, comparison: str, value: float, threshold: float, outcome: CriterionOutcome
 ) -> None:
     wanted = criterion(metric, comparison, threshold, min_samples=30)
@@ -237,7 +237,7 @@ def test_criterion_no_sample_could_mend_fails_at_once(
     moves=st.sampled_from(get_args(Moves)),
     further=st.floats(0, 20),
 )
-def test_too_few_samples_neither_pass_nor_fail_a_criterion(
+def test_gate_criterion_below_min_samples_never_passes_nor_fails_prematurely(
     value: float,
     threshold: float,
     samples: int,
@@ -257,7 +257,7 @@ def test_too_few_samples_neither_pass_nor_fail_a_criterion(
         assert not comparison.holds(later, threshold)
 
 
-def test_every_metric_of_a_sweep_has_a_reading(ticks: list[Tick]) -> None:
+def test_every_sweep_metric_of_gate_yields_samples_from_complete_sweep(ticks: list[Tick]) -> None:
     for name, metric in METRICS.items():
         if metric.stage is Stage.SWEEP:
             assert judge(criterion(name), K4, run(ticks), None).reading.samples > 0, name
@@ -311,7 +311,7 @@ def refused(verdict: GateDecision) -> str:
     return "\n".join(verdict.reasons)
 
 
-def test_a_run_of_one_thing_is_judged(tmp_path: Path) -> None:
+def test_gate_promotes_run_whose_sessions_differ_only_in_time_and_load_seconds(tmp_path: Path) -> None:
     path = small(tmp_path / "run", manifest(), manifest(created="later", load_seconds=9.0))
     verdict = judge_run(path, spec())
     assert (verdict.decision, verdict.run, verdict.candidate) == (Decision.PROMOTED, "run", "k4")
@@ -327,26 +327,26 @@ def test_a_run_of_one_thing_is_judged(tmp_path: Path) -> None:
         (manifest(prompts={"code": "ff" * 32}), "prompts.code", "04" * 32, "ff" * 32),
     ],
 )
-def test_sessions_of_different_things_are_not_judged(
+def test_gate_refuses_run_whose_sessions_differ_in_model_backend_or_settings(
     tmp_path: Path, other: Manifest, field: str, left: str, right: str
 ) -> None:
     said = refused(judge_run(small(tmp_path / "run", manifest(), other), spec()))
     assert f"{field} is {left} in session 1 of run, and {right} in session 2" in said
 
 
-def test_difference_between_two_later_sessions_is_found(tmp_path: Path) -> None:
+def test_gate_refusal_names_difference_between_second_and_third_session(tmp_path: Path) -> None:
     sessions = [manifest(prompts={}), manifest(prompts={"own": "aa"}), manifest(prompts={"own": "bb"})]
     said = refused(judge_run(small(tmp_path / "run", *sessions), spec()))
     assert said == "prompts.own is aa in session 2 of run, and bb in session 3"
 
 
-def test_a_session_that_measured_nothing_is_nothing_to_differ_from(tmp_path: Path) -> None:
+def test_gate_ignores_manifest_of_session_without_measurements(tmp_path: Path) -> None:
     path = small(tmp_path / "run", manifest())
     RunFolder.open(path).begin_session(manifest(backend="cpu"))
     assert judge_run(path, spec()).decision is Decision.PROMOTED
 
 
-def test_sessions_with_only_a_sample_are_compared_too(tmp_path: Path) -> None:
+def test_gate_compares_manifest_of_session_that_holds_only_machine_sample(tmp_path: Path) -> None:
     path = small(tmp_path / "run", manifest())
     folder = RunFolder.open(path)
     folder.begin_session(manifest(backend="cpu"))
@@ -354,12 +354,12 @@ def test_sessions_with_only_a_sample_are_compared_too(tmp_path: Path) -> None:
     assert "backend is metal in session 1" in refused(judge_run(path, spec()))
 
 
-def test_models_that_changed_under_the_daemon_are_not_judged(tmp_path: Path) -> None:
+def test_gate_refuses_run_whose_model_files_changed_since_load(tmp_path: Path) -> None:
     said = refused(judge_run(small(tmp_path / "run", with_draft("5b" * 32, changed_since_load=True)), spec()))
     assert "models.draft.changed_since_load is true in session 1 of run" in said
 
 
-def test_measurements_without_a_manifest_are_not_judged(tmp_path: Path) -> None:
+def test_gate_refuses_run_with_measurements_but_no_session_manifest(tmp_path: Path) -> None:
     path = small(tmp_path / "run", manifest(), manifest())
     (path / "manifests" / "0002.json").unlink()
     said = refused(judge_run(path, spec()))
@@ -367,12 +367,12 @@ def test_measurements_without_a_manifest_are_not_judged(tmp_path: Path) -> None:
     assert "the manifest of session 2, which measured something" in said
 
 
-def test_an_empty_run_is_not_judged(tmp_path: Path) -> None:
+def test_gate_refuses_run_without_measurements(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run").begin_session(manifest())
     assert refused(judge_run(tmp_path / "run", spec())) == "nothing was measured in run"
 
 
-def test_where_there_is_no_run_nothing_is_judged(tmp_path: Path) -> None:
+def test_gate_refuses_missing_or_malformed_run_folder(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     for path in (tmp_path / "run", tmp_path / "none"):
         assert "run.json" in refused(judge_run(path, spec()))
@@ -398,7 +398,9 @@ def break_file(path: Path) -> None:
         ("sweep.json", break_file),
     ],
 )
-def test_unreadable_run_files_are_named_and_not_judged(tmp_path: Path, name: str, harm: Callable[[Path], None]) -> None:
+def test_gate_refuses_run_with_corrupt_file_and_names_file(
+    tmp_path: Path, name: str, harm: Callable[[Path], None]
+) -> None:
     path = small(tmp_path / "run", manifest())
     harm(path / name)
     said = refused(judge_run(path, spec()))
@@ -406,12 +408,12 @@ def test_unreadable_run_files_are_named_and_not_judged(tmp_path: Path, name: str
     assert "line 2" in said or harm is break_file
 
 
-def test_a_criterion_against_a_baseline_needs_one(tmp_path: Path) -> None:
+def test_gate_refuses_baseline_criterion_when_no_baseline_is_given(tmp_path: Path) -> None:
     said = refused(judge_run(small(tmp_path / "run", manifest()), spec(AGAINST)))
     assert said == "'acceptance' needs a baseline, and none is given"
 
 
-def test_a_baseline_of_another_thing_is_not_judged_against(tmp_path: Path) -> None:
+def test_gate_refuses_baseline_run_made_with_different_draft_model(tmp_path: Path) -> None:
     run, other = small(tmp_path / "run", manifest()), small(tmp_path / "other", with_draft("aa" * 32))
     verdict = judge_run(run, spec(AGAINST), baseline=other)
     field = "models.draft.files.model.safetensors.sha256"
@@ -430,7 +432,9 @@ def test_a_baseline_of_another_thing_is_not_judged_against(tmp_path: Path) -> No
         ("backend", False),
     ],
 )
-def test_allowed_differences_are_given_field_by_field(tmp_path: Path, may_differ: str, judged: bool) -> None:
+def test_gate_baseline_may_differ_only_in_allowed_manifest_fields(
+    tmp_path: Path, may_differ: str, judged: bool
+) -> None:
     run, other = small(tmp_path / "run", manifest()), small(tmp_path / "other", with_draft("aa" * 32))
     verdict = judge_run(run, spec(AGAINST), baseline=other, may_differ=[may_differ])
     assert (verdict.decision is not Decision.NOT_JUDGED) == judged
@@ -441,7 +445,7 @@ def test_allowed_differences_are_given_field_by_field(tmp_path: Path, may_differ
         )
 
 
-def test_within_one_run_nothing_may_differ(tmp_path: Path) -> None:
+def test_gate_allowed_differences_do_not_apply_between_sessions_of_one_run(tmp_path: Path) -> None:
     mixed = small(tmp_path / "mixed", manifest(), with_draft("aa" * 32))
     good = small(tmp_path / "good", manifest())
     for run, baseline in ((mixed, good), (good, mixed)):
@@ -449,14 +453,14 @@ def test_within_one_run_nothing_may_differ(tmp_path: Path) -> None:
         assert "in session 1 of mixed" in refused(verdict)
 
 
-def test_a_baseline_that_cannot_be_read_is_not_judged_against(tmp_path: Path) -> None:
+def test_gate_refuses_unreadable_baseline_run(tmp_path: Path) -> None:
     run = small(tmp_path / "run", manifest())
     assert refused(judge_run(run, spec(AGAINST), baseline=tmp_path / "other")).startswith(
         f"the baseline: {tmp_path / 'other'}: "
     )
 
 
-def test_a_sweep_that_is_not_complete_is_said_to_be(tmp_path: Path) -> None:
+def test_gate_verdict_notes_number_of_requests_missing_from_sweep(tmp_path: Path) -> None:
     path = small(tmp_path / "run", manifest())
     plan = json.loads((path / "sweep.json").read_text())
     (path / "sweep.json").write_text(json.dumps(plan | {"requests": 9}))

@@ -45,7 +45,7 @@ def read(name: str, run: GateEvidence, baseline: GateEvidence | None = None) -> 
     return read_metric(wanted, Arm(4), run, baseline)
 
 
-def test_soak_metrics_read_the_soak_result(run: GateEvidence) -> None:
+def test_gate_soak_metrics_equal_soak_result_fields(run: GateEvidence) -> None:
     soak = run.soak
     assert soak is not None
     assert soak.resident is not None
@@ -70,7 +70,7 @@ def test_soak_metrics_read_the_soak_result(run: GateEvidence) -> None:
     assert (growth.low, growth.high) == (soak.resident.slope.low, soak.resident.slope.high)
 
 
-def test_quality_metrics_read_the_quality_result(run: GateEvidence) -> None:
+def test_gate_quality_metrics_equal_rates_of_quality_stage(run: GateEvidence) -> None:
     wanted = {
         "quality.success_autoregressive": 22 / 24,
         "quality.success_speculative": 21 / 24,
@@ -87,7 +87,7 @@ def test_quality_metrics_read_the_quality_result(run: GateEvidence) -> None:
     assert found == pytest.approx(wanted)
 
 
-def test_samples_are_what_the_figure_rests_on(run: GateEvidence) -> None:
+def test_gate_metric_reports_sample_count_of_its_counted_unit(run: GateEvidence) -> None:
     soak, quality = run.soak, run.quality
     assert soak is not None
     assert quality is not None
@@ -108,14 +108,14 @@ def test_samples_are_what_the_figure_rests_on(run: GateEvidence) -> None:
     assert read("quality.errors", run).samples == quality.requests == 48 + 36
 
 
-def test_readings_that_failed_are_no_samples(run: GateEvidence) -> None:
+def test_gate_machine_metric_sample_count_excludes_failed_readings(run: GateEvidence) -> None:
     assert run.soak is not None
     holed = replace(run, soak=replace(run.soak, readings={**run.soak.readings, "headroom": 0, "swap_in": 100}))
     assert read("soak.headroom", holed).samples == 0
     assert read("soak.swap_in", holed).samples == 100
 
 
-def test_over_itself_every_metric_that_can_be_divided_is_one(run: GateEvidence) -> None:
+def test_gate_metric_ratio_of_run_to_itself_is_one(run: GateEvidence) -> None:
     for name, metric in METRICS.items():
         if not metric.divisible:
             continue
@@ -127,13 +127,15 @@ def test_over_itself_every_metric_that_can_be_divided_is_one(run: GateEvidence) 
             assert found.samples > 0, name
 
 
-def test_over_a_run_that_lacks_the_stage_nothing_is_measured(run: GateEvidence) -> None:
+def test_gate_metric_ratio_is_not_measured_when_either_run_lacks_soak(run: GateEvidence) -> None:
     bare = replace(run, soak=None)
     assert read("soak.peak_resident", run, bare) == MetricReading.none("the baseline has no soak")
     assert read("soak.peak_resident", bare, run) == MetricReading.none("the run has no soak")
 
 
-def test_a_machine_that_is_blind_is_told_from_a_soak_that_is_short(tmp_path: Path, run: GateEvidence) -> None:
+def test_gate_metric_distinguishes_unreadable_machine_value_from_too_short_soak(
+    tmp_path: Path, run: GateEvidence
+) -> None:
     short = synthetic_run(tmp_path / "short", stages=(Stage.SOAK,), soak_seconds=4.0, groups=("code",))
     few = "4 in 3 s after the warm-up, at least 60 in 60 s"
     for name in ("soak.days_to_exhaustion", "soak.resident_growth", "soak.mlx_growth"):

@@ -36,7 +36,7 @@ from draftd_acceptance.gate.spec import Criterion, Operator
         (81.234, "tokens/s", "81.23 tokens/s"),
     ],
 )
-def test_figures_have_the_unit_that_reads_best(value: float, unit: str, text: str) -> None:
+def test_gate_output_scales_figures_to_readable_unit_prefix(value: float, unit: str, text: str) -> None:
     assert shown.figure(value, unit) == text
 
 
@@ -47,21 +47,21 @@ def judged(reading: MetricReading, **fields: object) -> Judgement:
     return Judgement(criterion, "k4", reading, CriterionOutcome.PASSED)
 
 
-def test_an_interval_shares_its_unit_where_both_ends_have_the_same() -> None:
+def test_gate_output_writes_interval_unit_once_when_ends_share_unit() -> None:
     assert shown.measured_text(judged(MetricReading(0.05, 0.04, 0.06))) == "50 ms (40 … 60)"
     assert shown.measured_text(judged(MetricReading(0.9, 0.8, 1.2))) == "900 ms (800 ms … 1.2 s)"
     assert shown.measured_text(judged(MetricReading(0.05))) == "50 ms"
     assert shown.measured_text(judged(MetricReading(None))) == "–"
 
 
-def test_criterion_text_names_its_reference_and_bound() -> None:
+def test_gate_output_criterion_text_names_reference_and_bound() -> None:
     plain = judged(MetricReading(1.0)).criterion
     assert shown.wanted_text(plain) == "≤ 1.08 s"
     both = judged(MetricReading(1.0), against="autoregressive", judge="bound", group="code").criterion
     assert shown.wanted_text(both) == "≤ 1.080 × autoregressive, by its bound"
 
 
-def test_explanation_of_a_judgement_fits_one_line() -> None:
+def test_gate_output_explains_judgement_in_one_line() -> None:
     told = judged(MetricReading(1.2, 1.1, 1.3, 24), against="baseline", group="code")
     assert shown.explanation(told) == (
         "time_to_first_token 1.200 × (1.100 … 1.300), wanted ≤ 1.080 × baseline; k4, code; 24 requests"
@@ -101,7 +101,7 @@ def suite(text: str) -> Xml.Element:
     return only
 
 
-def test_each_outcome_is_what_a_ci_system_makes_of_it() -> None:
+def test_gate_junit_maps_criterion_outcomes_to_pass_failure_and_skipped() -> None:
     found = suite(to_junit(verdict(*CriterionOutcome), AT))
     cases = {case.get("name"): case for case in found.iter("testcase")}
     assert [found.get(count) for count in ("tests", "failures", "errors", "skipped")] == ["5", "3", "0", "1"]
@@ -116,7 +116,7 @@ def test_each_outcome_is_what_a_ci_system_makes_of_it() -> None:
         assert "84 requests" in (failure.text or "")
 
 
-def test_the_suite_says_what_was_judged_and_when() -> None:
+def test_gate_junit_suite_records_run_candidate_verdict_and_timestamp() -> None:
     found = suite(to_junit(verdict(CriterionOutcome.PASSED), AT))
     properties = {one.get("name"): one.get("value") for one in found.iter("property")}
     assert found.get("timestamp") == "2026-11-21T20:00:00"
@@ -127,7 +127,7 @@ def test_the_suite_says_what_was_judged_and_when() -> None:
     assert {case.get("classname") for case in found.iter("testcase")} == {"draftd.gate.ours v1 2"}
 
 
-def test_a_run_that_is_not_judged_is_one_error() -> None:
+def test_gate_junit_reports_run_not_judged_as_single_error() -> None:
     refused = GateDecision(Decision.NOT_JUDGED, "ours", "tonight", reasons=("models.draft is a", "blas is b"))
     found = suite(to_junit(refused, AT))
     (case,) = found.iter("testcase")
@@ -140,7 +140,7 @@ def test_a_run_that_is_not_judged_is_one_error() -> None:
 
 @settings(deadline=None)
 @given(name=st.text(min_size=1), reason=st.text())
-def test_whatever_the_names_are_it_is_xml(name: str, reason: str) -> None:
+def test_gate_junit_is_well_formed_xml_for_arbitrary_names_and_reasons(name: str, reason: str) -> None:
     told = GateDecision(
         Decision.NOT_PROMOTED,
         name,
@@ -153,7 +153,7 @@ def test_whatever_the_names_are_it_is_xml(name: str, reason: str) -> None:
     suite(to_junit(GateDecision(Decision.NOT_JUDGED, name, name, reasons=(reason,)), AT))
 
 
-def test_a_criterion_is_called_what_the_spec_calls_it() -> None:
+def test_gate_junit_preserves_special_characters_of_criterion_name() -> None:
     name = "TTFT <= 1.08 × AR & \"short\" 'prompts'"
     found = suite(
         to_junit(GateDecision(Decision.PROMOTED, "x", "y", judgements=(judgement(CriterionOutcome.PASSED, name),)), AT)
@@ -161,7 +161,7 @@ def test_a_criterion_is_called_what_the_spec_calls_it() -> None:
     assert [case.get("name") for case in found.iter("testcase")] == [name]
 
 
-def test_the_document_holds_every_figure() -> None:
+def test_gate_json_document_holds_decision_criteria_and_interval_figures() -> None:
     found = document(verdict(CriterionOutcome.PASSED, CriterionOutcome.TOO_FEW_SAMPLES))
     assert (found["decision"], found["exit_code"], found["candidate"]) == ("not_promoted", 1, "k4")
     first = found["criteria"][0]
@@ -171,7 +171,7 @@ def test_the_document_holds_every_figure() -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, None])
-def test_non_finite_values_are_null_in_json(value: float | None) -> None:
+def test_gate_json_document_writes_non_finite_value_as_null(value: float | None) -> None:
     told = GateDecision(Decision.PROMOTED, "x", "y", judgements=(judgement(CriterionOutcome.PASSED, value=value),))
     assert document(told)["criteria"][0]["value"] is None
 
@@ -180,7 +180,7 @@ def test_each_gate_decision_has_its_exit_code() -> None:
     assert {one: one.exit_code for one in Decision} == {"promoted": 0, "not_promoted": 1, "not_judged": 2}
 
 
-def test_the_sentence_names_what_stands_in_the_way() -> None:
+def test_gate_verdict_sentence_names_failed_and_unproven_criteria() -> None:
     assert (
         verdict(CriterionOutcome.PASSED, CriterionOutcome.EXCUSED).sentence
         == "promoted: k4 meets 2 of 2 criteria of 'ours v1.2'"

@@ -48,7 +48,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return synthetic_run(tmp_path_factory.mktemp("runs") / "good", **SMALL).path
 
 
-def test_a_good_run_is_promoted(good: Path) -> None:
+def test_gate_promotes_run_that_meets_all_shipped_criteria(good: Path) -> None:
     verdict = judge_run(good, load_spec())
     assert outcomes(verdict) == dict.fromkeys(ALL, CriterionOutcome.PASSED)
     assert verdict.decision is Decision.PROMOTED
@@ -56,7 +56,7 @@ def test_a_good_run_is_promoted(good: Path) -> None:
     assert [note.partition(":")[0] for note in verdict.notes] == ["The knee is at 4"]
 
 
-def test_a_soak_of_another_block_length_than_the_candidates_is_said_to_be(good: Path) -> None:
+def test_gate_verdict_notes_soak_and_quality_run_at_different_block_length(good: Path) -> None:
     verdict = judge_run(good, parse(shipped_text().replace('"knee"', "2"), "ours.toml"))
     assert verdict.notes == (
         "The candidate is k2, but the soak stage measured k4-x4.",
@@ -106,7 +106,7 @@ def changed(good: Path, to: Path, name: str, how: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_run_that_misses_one_criterion_fails_that_one_and_no_other(good: Path, tmp_path: Path, name: str) -> None:
+def test_gate_fails_only_shipped_criterion_that_run_misses(good: Path, tmp_path: Path, name: str) -> None:
     verdict = judge_run(changed(good, tmp_path, name, FAULTS[name]), load_spec())
     assert outcomes(verdict) == {**dict.fromkeys(ALL, CriterionOutcome.PASSED), name: CriterionOutcome.FAILED}
     assert verdict.decision is Decision.NOT_PROMOTED
@@ -114,12 +114,14 @@ def test_a_run_that_misses_one_criterion_fails_that_one_and_no_other(good: Path,
 
 
 @pytest.mark.parametrize("name", NEAR)
-def test_a_run_that_comes_near_to_missing_one_is_promoted(good: Path, tmp_path: Path, name: str) -> None:
+def test_gate_promotes_run_just_within_threshold_of_shipped_criterion(good: Path, tmp_path: Path, name: str) -> None:
     verdict = judge_run(changed(good, tmp_path, name, NEAR[name]), load_spec())
     assert outcomes(verdict) == dict.fromkeys(ALL, CriterionOutcome.PASSED)
 
 
-def test_a_broken_checker_fails_and_what_it_says_is_worth_nothing(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_broken_answer_checker_fails_run_and_leaves_quality_unmeasured(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for broken in ("", "never right"):
         monkeypatch.setattr(JsonObject, "complaint", lambda self, text, broken=broken: broken)
         verdict = judge_run(good, load_spec())
@@ -131,7 +133,7 @@ def test_a_broken_checker_fails_and_what_it_says_is_worth_nothing(good: Path, mo
         assert "json-person" in verdict.judgements[-1].reason
 
 
-def test_an_answer_that_its_schema_does_not_allow_fails(good: Path, tmp_path: Path) -> None:
+def test_gate_fails_run_with_answer_that_violates_json_schema(good: Path, tmp_path: Path) -> None:
     verdict = judge_run(changed(good, tmp_path, VALID, {"invalid": 1}), load_spec())
     found = {one.criterion.name: one for one in verdict.judgements}
     assert found[VALID].outcome is CriterionOutcome.FAILED
@@ -139,7 +141,7 @@ def test_an_answer_that_its_schema_does_not_allow_fails(good: Path, tmp_path: Pa
     assert found[VALID].reading.value == pytest.approx(35 / 36)
 
 
-def test_a_model_without_grammars_is_excused_and_a_run_without_schemas_is_not(good: Path, tmp_path: Path) -> None:
+def test_gate_excuses_schema_criteria_only_when_model_lacks_grammars(good: Path, tmp_path: Path) -> None:
     old = changed(good, tmp_path, VALID, {"schemas": False})
     found = outcomes(judge_run(old, load_spec()))
     assert (found[VALID], found[SCHEMA_GAP]) == (CriterionOutcome.NOT_MEASURED, CriterionOutcome.NOT_MEASURED)
@@ -171,7 +173,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> GateDecision:
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in (DURATION, CHECKERS)])
-def test_too_few_samples_are_a_failure_to_prove(short: GateDecision, name: str) -> None:
+def test_gate_does_not_promote_run_with_too_few_samples_for_criterion(short: GateDecision, name: str) -> None:
     (found,) = (one for one in short.judgements if one.criterion.name == name)
     assert found.outcome is CriterionOutcome.TOO_FEW_SAMPLES
     assert 0 < found.reading.samples < found.criterion.min_samples or name == HELD
@@ -187,7 +189,7 @@ def test_too_few_samples_are_a_failure_to_prove(short: GateDecision, name: str) 
         (Stage.QUALITY, OF_THE_SWEEP + OF_THE_SOAK),
     ],
 )
-def test_criteria_of_missing_stages_are_not_measured(
+def test_gate_criteria_of_missing_stage_are_not_measured(
     good: Path, tmp_path: Path, stage: Stage, missing: tuple[str, ...]
 ) -> None:
     path = shutil.copytree(good, tmp_path / "run")
@@ -208,7 +210,7 @@ def blind(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_criteria_without_machine_readings_are_not_measured(blind: Path) -> None:
+def test_gate_criteria_without_machine_readings_are_not_measured(blind: Path) -> None:
     verdict = judge_run(blind, load_spec())
     wanted = {
         name: CriterionOutcome.NOT_MEASURED if name in OF_THE_MACHINE else CriterionOutcome.PASSED for name in ALL
@@ -225,14 +227,14 @@ def excusing() -> Spec:
     )
 
 
-def test_spec_may_excuse_criteria_without_machine_readings(blind: Path) -> None:
+def test_gate_spec_may_excuse_criteria_whose_machine_readings_are_unreadable(blind: Path) -> None:
     verdict = judge_run(blind, excusing())
     wanted = {name: CriterionOutcome.EXCUSED if name in OF_THE_MACHINE else CriterionOutcome.PASSED for name in ALL}
     assert outcomes(verdict) == wanted
     assert verdict.decision is Decision.PROMOTED
 
 
-def test_a_soak_without_readings_of_the_machine_is_not_excused(good: Path, tmp_path: Path) -> None:
+def test_gate_does_not_excuse_soak_that_stored_no_machine_samples(good: Path, tmp_path: Path) -> None:
     path = shutil.copytree(good, tmp_path / "run")
     rewritten(path / "machine.jsonl", lambda sample: None if sample["stage"] == "soak" else sample)
     found = outcomes(judge_run(path, excusing()))

@@ -53,7 +53,7 @@ def refused(text: str) -> SpecError:
     return caught.value
 
 
-def test_every_key_of_a_spec_is_parsed() -> None:
+def test_gate_spec_parses_every_key_and_fills_defaults() -> None:
     spec = parse(GOOD, "ours.toml")
     first, second = spec.criterion
     assert (spec.name, spec.candidate.block_length, spec.candidate.drafter) == ("ours", 3, PROMPT_LOOKUP)
@@ -65,7 +65,7 @@ def test_every_key_of_a_spec_is_parsed() -> None:
     assert (second.block_length, second.temperature, second.concurrency) == (None, 0.0, 1)
 
 
-def test_without_a_candidate_it_is_the_knee_of_the_draft_model() -> None:
+def test_gate_spec_without_candidate_defaults_to_knee_block_length_of_draft_model() -> None:
     candidate = parse(changed('[candidate]\nblock_length = 3\ndrafter = "prompt_lookup"\n', ""), "ours.toml").candidate
     assert (candidate.block_length, candidate.drafter) == ("knee", DRAFT_MODEL)
 
@@ -107,7 +107,7 @@ FIRST, SECOND = "criterion 1 (speed): ", "criterion 2 (first token): "
         (GOOD, 'name = "broken\n', "ours.toml", "line 1"),
     ],
 )
-def test_faults_of_a_spec_are_named_with_their_line(old: str, new: str, field: str, allowed: str) -> None:
+def test_gate_spec_error_names_line_key_and_allowed_values(old: str, new: str, field: str, allowed: str) -> None:
     error = refused(changed(old, new))
     assert error.field.startswith("ours.toml")
     assert field in error.field
@@ -127,13 +127,13 @@ def test_faults_of_a_spec_are_named_with_their_line(old: str, new: str, field: s
         ('metric = "total_tokens_per_second"\nagainst = "baseline"', "against", "has no ratio"),
     ],
 )
-def test_criterion_asking_a_metric_for_absent_fields_is_refused(lines: str, field: str, allowed: str) -> None:
+def test_gate_spec_refuses_criterion_option_its_metric_does_not_support(lines: str, field: str, allowed: str) -> None:
     error = refused(f'name = "ours"\n[[criterion]]\nname = "x"\ncomparison = "<="\nthreshold = 0\n{lines}\n')
     assert f"line 7: criterion 1 (x): {field}" in error.field
     assert allowed in error.allowed
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_gate_spec_error_names_unreadable_file_and_cause(tmp_path: Path) -> None:
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b'name = "caf\xe9"')
     for path, why in ((tmp_path / "none.toml", "No such file"), (tmp_path, "directory"), (latin, "UTF-8")):
@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         assert why in caught.value.message
 
 
-def test_the_shipped_spec_asks_for_what_a_production_candidate_has_to_show() -> None:
+def test_shipped_gate_spec_requires_listed_metrics_and_thresholds() -> None:
     spec = load_spec()
     wanted = {
         (one.metric, one.against, str(one.comparison), one.threshold, one.group, one.block_length)
@@ -173,20 +173,20 @@ def test_the_shipped_spec_asks_for_what_a_production_candidate_has_to_show() -> 
     assert excused == {"quality.schema_valid", "quality.schema_gap"}
 
 
-def test_a_copy_of_the_shipped_spec_is_the_shipped_spec(tmp_path: Path) -> None:
+def test_copy_of_shipped_gate_spec_loads_equal_to_shipped_spec(tmp_path: Path) -> None:
     copy = tmp_path / "copy.toml"
     copy.write_text(shipped_text(), encoding="utf-8")
     assert load_spec(copy) == load_spec()
 
 
-def test_every_metric_can_be_asked_for() -> None:
+def test_gate_spec_accepts_criterion_on_every_metric() -> None:
     for name in METRICS:
         parse(f'name = "x"\n[[criterion]]\nname = "x"\nmetric = "{name}"\ncomparison = "<"\nthreshold = 1\n', "x.toml")
 
 
 @settings(deadline=None)
 @given(value=st.floats(-1e6, 1e6), threshold=st.floats(-1e6, 1e6))
-def test_comparisons_are_what_their_signs_say_and_equal_but_for_rounding_is_equal(
+def test_gate_comparison_operators_are_consistent_and_tolerate_only_rounding_error(
     value: float, threshold: float
 ) -> None:
     holds = {one: one.holds(value, threshold) for one in Operator}
@@ -201,7 +201,7 @@ def test_comparisons_are_what_their_signs_say_and_equal_but_for_rounding_is_equa
         assert not holds[Operator.EQUAL]
 
 
-def test_a_difference_that_rounding_makes_a_little_too_large_is_not() -> None:
+def test_gate_comparison_at_most_ignores_floating_point_rounding_error() -> None:
     assert 0.995 - 0.99 > 0.005
     assert Operator.AT_MOST.holds(0.995 - 0.99, 0.005)
     assert not Operator.AT_MOST.holds(0.0051, 0.005)
