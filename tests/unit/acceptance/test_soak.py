@@ -72,7 +72,7 @@ def sample(elapsed: float, *, session: int = 1, **known: Any) -> MachineSample:
 
 
 class TestResult:
-    def test_a_daemon_that_holds_its_memory_passes(self, tmp_path: Path) -> None:
+    def test_soak_of_daemon_with_constant_memory_has_no_complaints(self, tmp_path: Path) -> None:
         result = soaked(tmp_path)
         assert result.complaints == ()
         assert result.complete
@@ -82,7 +82,7 @@ class TestResult:
         assert len(result.windows) == 10
         assert result.sustained_acceptance() == pytest.approx(0.73, abs=0.05)
 
-    def test_a_leak_is_growth_without_bound(self, tmp_path: Path) -> None:
+    def test_soak_of_leaking_daemon_complains_of_unbounded_memory_growth(self, tmp_path: Path) -> None:
         result = soaked(tmp_path, leak=200_000)
         assert result.resident is not None
         assert result.resident.slope.low < 200_000 < result.resident.slope.high
@@ -91,15 +91,13 @@ class TestResult:
         assert said.startswith("memory grows without bound: the daemon's resident set by ")
         assert "hours" in said
 
-    def test_a_slow_leak_of_a_machine_with_room_is_growth_with_a_bound_of_more_than_a_week(
-        self, tmp_path: Path
-    ) -> None:
+    def test_soak_accepts_slow_leak_when_free_memory_lasts_more_than_week(self, tmp_path: Path) -> None:
         result = soaked(tmp_path, leak=200_000, headroom=400 * GIB)
         assert result.days_to_exhaustion is not None
         assert 7 < result.days_to_exhaustion < math.inf
         assert result.complaints == ()
 
-    def test_days_to_exhaustion_use_the_memory_left_at_the_end(self, tmp_path: Path) -> None:
+    def test_soak_days_to_exhaustion_use_free_memory_at_end_of_soak(self, tmp_path: Path) -> None:
         ticks = [tick(at) for at in range(200)]
         grows = [sample(at, resident=GIB + at * 10**6, headroom=(300 - at) * 10**6) for at in range(200)]
         result = judged(written(tmp_path, ticks, grows))
@@ -107,7 +105,7 @@ class TestResult:
         assert result.days_to_exhaustion * 86_400 == pytest.approx(101, rel=0.02)
         assert result.least_headroom == 101 * 10**6
 
-    def test_soak_judges_growth_of_mlx_memory_too(self, tmp_path: Path) -> None:
+    def test_soak_complains_of_unbounded_growth_of_mlx_memory_alone(self, tmp_path: Path) -> None:
         ticks = [tick(at) for at in range(400)]
         grows = [
             sample(at, resident=GIB, mlx_active=GIB + at * 500_000, mlx_cache=5, headroom=GIB) for at in range(400)
@@ -118,7 +116,7 @@ class TestResult:
         assert result.grows_without_bound
         assert "MLX's memory" in result.complaints[0]
 
-    def test_soak_figures_without_readings_are_none(self, tmp_path: Path) -> None:
+    def test_soak_figures_are_none_without_machine_readings(self, tmp_path: Path) -> None:
         result = judged(written(tmp_path, [tick(at) for at in range(60)], [sample(at) for at in range(60)]))
         assert (result.peak_resident, result.resident, result.mlx, result.days_to_exhaustion) == (None,) * 4
         assert (result.least_headroom, result.floor) == (None, None)
@@ -135,7 +133,7 @@ class TestResult:
             (81, 1.0, ""),
         ],
     )
-    def test_growth_is_not_extrapolated_from_too_few_samples(
+    def test_soak_does_not_extrapolate_memory_growth_from_too_few_samples(
         self, tmp_path: Path, count: int, every: float, told: str
     ) -> None:
         leaking = [
@@ -148,9 +146,7 @@ class TestResult:
         assert result.grows_without_bound is not bool(told)
         assert (result.complaints == ()) is bool(told)
 
-    def test_counters_begin_anew_with_a_daemon_that_does_and_count_only_what_came_in_between(
-        self, tmp_path: Path
-    ) -> None:
+    def test_soak_sums_counter_increases_across_daemon_restart_and_counter_reset(self, tmp_path: Path) -> None:
         first = [sample(at, swap_in=1000 + at, throttles=3 + (at > 5)) for at in range(10)]
         second = [sample(at, session=2, swap_in=(0, 50, 10, 30)[at], throttles=0) for at in range(4)]
         ticks = [tick(0, 10), tick(0, 4, session=2)]
@@ -158,7 +154,7 @@ class TestResult:
         assert result.swap_in == 9 + 50 + 10 + 20
         assert result.throttles == 1
 
-    def test_the_longest_time_on_end_in_critical_pressure_is_what_the_daemon_counted(self, tmp_path: Path) -> None:
+    def test_soak_longest_critical_memory_pressure_is_longest_continuous_span(self, tmp_path: Path) -> None:
         # Critical for 4 s and then for 7 s; the daemon reads every other second.
         counted = [0, 0, 2, 2, 4, 4, 4, 4, 6, 6, 8, 8, 10, 11, 11, 11]
         kinds = ["normal", "critical", "critical", "critical", "critical", "normal", "normal"]
@@ -169,13 +165,13 @@ class TestResult:
         ]
         assert judged(written(tmp_path, [tick(0, 16)], samples)).longest_critical == 7
 
-    def test_errors_are_counted_and_shown(self, tmp_path: Path) -> None:
+    def test_soak_counts_request_errors_and_shows_example(self, tmp_path: Path) -> None:
         result = soaked(tmp_path, soak_errors=3)
         assert result.errors == 3
         assert result.error_examples == ("INTERNAL: decoding failed (3 times)",)
         assert "3 of " in result.complaints[0]
 
-    def test_time_is_that_of_all_sessions_without_what_lay_between(self, tmp_path: Path) -> None:
+    def test_soak_duration_sums_sessions_without_time_between(self, tmp_path: Path) -> None:
         folder = written(tmp_path, [tick(100), tick(104, 6), tick(7, 5, session=2)], duration=20.0)
         assert soaked_seconds(folder) == 10 + 5
         assert judged(folder).sessions == 2
@@ -184,14 +180,14 @@ class TestResult:
         folder.keep_tick(tick(12, 5, session=2))
         assert soak_complete(folder)
 
-    def test_folder_without_a_soak_has_no_result(self, tmp_path: Path) -> None:
+    def test_run_folder_without_soak_has_no_soak_result(self, tmp_path: Path) -> None:
         folder = RunFolder.create(tmp_path / "run")
         assert soak_result(folder) is None
         assert not soak_complete(folder)
 
 
 class TestWindows:
-    def test_drafts_count_where_their_request_ended_and_tokens_where_they_came(self, tmp_path: Path) -> None:
+    def test_soak_windows_count_requests_at_end_time_and_tokens_at_arrival_time(self, tmp_path: Path) -> None:
         ticks = [tick(0, 8), tick(8, 4), tick(9, 10), tick(19, 1)]
         first, second = judged(written(tmp_path, ticks, window_seconds=10)).windows
         assert (first.start, first.seconds, first.requests, first.drafts) == (0, 10, 1, 30)
@@ -204,18 +200,18 @@ class TestWindows:
         assert second.alpha == 60 / 80
         assert (first.enough, second.enough) == (False, True)
 
-    def test_a_short_last_window_belongs_to_the_one_before(self, tmp_path: Path) -> None:
+    def test_soak_merges_short_last_window_into_previous_window(self, tmp_path: Path) -> None:
         folder = written(tmp_path, [tick(at) for at in range(24)], window_seconds=10)
         assert [window.seconds for window in judged(folder).windows] == [10, 14]
         longer = written(tmp_path / "b", [tick(at) for at in range(26)], window_seconds=10)
         assert [window.seconds for window in judged(longer).windows] == [10, 10, 6]
 
-    def test_no_window_crosses_from_one_session_to_the_next(self, tmp_path: Path) -> None:
+    def test_soak_window_does_not_span_two_sessions(self, tmp_path: Path) -> None:
         ticks = [tick(at) for at in range(10)] + [tick(at, session=2) for at in range(50, 60)]
         found = judged(written(tmp_path, ticks, window_seconds=10)).windows
         assert [(window.session, window.start, window.requests) for window in found] == [(1, 0, 10), (2, 10, 10)]
 
-    def test_no_token_and_no_request_is_lost(self, tmp_path: Path) -> None:
+    def test_soak_windows_together_count_every_request_and_token(self, tmp_path: Path) -> None:
         result = soaked(tmp_path, soak_seconds=200.0)
         assert sum(window.requests for window in result.windows) == result.requests
         tokens = sum((window.tokens_per_second or 0) * window.seconds for window in result.windows)
@@ -226,14 +222,14 @@ class TestWindows:
         [((0.9, 0.2, 0.9, 0.2, 0.9), True), ((0.9, 0.2, 0.2, 0.9), False), ((0.9,), True)],
         ids=["never two on end", "two on end", "never"],
     )
-    def test_sustained_acceptance_is_held_over_two_windows(
+    def test_soak_sustained_acceptance_falls_only_after_two_consecutive_low_windows(
         self, tmp_path: Path, alphas: tuple[float, ...], held: bool
     ) -> None:
         share = soaked(tmp_path, soak_alpha=alphas, soak_seconds=300.0).sustained_acceptance()
         assert share is not None
         assert (share >= 0.4) is held
 
-    def test_single_soak_window_gives_no_sustained_acceptance(self, tmp_path: Path) -> None:
+    def test_soak_with_single_window_has_no_sustained_acceptance(self, tmp_path: Path) -> None:
         assert soaked(tmp_path, soak_seconds=60.0).sustained_acceptance() is None
 
 
@@ -251,11 +247,11 @@ class TestOptions:
             ({"seed": -1}, "seed: got -1"),
         ],
     )
-    def test_soak_options_out_of_bounds_are_named(self, wrong: dict[str, Any], named: str) -> None:
+    def test_soak_options_out_of_bounds_are_refused_with_option_name(self, wrong: dict[str, Any], named: str) -> None:
         with pytest.raises(OptionError, match=named):
             SoakOptions.resume(None, **wrong)
 
-    def test_soak_options_not_given_are_the_daemons_own(self) -> None:
+    def test_soak_options_default_to_limits_of_daemon(self) -> None:
         settled = SoakOptions().settle(MODEL, 2)
         assert (settled.streams, settled.block_length, settled.max_tokens) == (2, 6, 256)
         assert settled.arm.id == "k6-x2"
@@ -264,7 +260,7 @@ class TestOptions:
         assert SoakOptions(block_length=0).settle(MODEL, None).arm.id == "ar-x4"
         assert SoakOptions().settle(pb.GetModelResponse(context_length=100), None).arm.id == "ar-x4"
 
-    def test_soak_options_beyond_the_daemon_are_named(self) -> None:
+    def test_soak_options_exceeding_daemon_limits_are_refused_with_option_name(self) -> None:
         with pytest.raises(OptionError, match="block_length: got 7; allowed: up to 6, as this daemon drafts"):
             SoakOptions(block_length=7).settle(MODEL, None)
         with pytest.raises(OptionError, match="block_length: got 1; allowed: up to 0.*no draft"):
@@ -272,7 +268,7 @@ class TestOptions:
         with pytest.raises(OptionError, match="drafter: got .*prompt_lookup"):
             SoakOptions(drafter=PROMPT_LOOKUP).settle(MODEL, None)
 
-    def test_a_plan_is_read_again_as_it_was_and_what_is_given_wins(self) -> None:
+    def test_soak_options_resume_from_stored_plan_unless_overridden(self) -> None:
         chosen = SoakOptions(duration=30.0, seed=4).settle(MODEL, 8)
         assert SoakOptions.resume(chosen.plan()) == chosen
         assert SoakOptions.resume(chosen.plan(), duration=60.0) == chosen.model_copy(update={"duration": 60.0})
@@ -304,7 +300,7 @@ def streams() -> list[threading.Thread]:
 class TestRun:
     OPTIONS = SoakOptions(duration=1.5, max_tokens=16, sample_seconds=0.1, block_length=3)
 
-    def test_soak_asks_without_a_pause_until_its_time_is_over(self, daemon: Served, tmp_path: Path) -> None:
+    def test_soak_keeps_two_streams_busy_until_duration_ends(self, daemon: Served, tmp_path: Path) -> None:
         session, said = session_of(daemon.client, tmp_path / "run"), list[Advance]()
         run_soak(session, self.OPTIONS, daemon.client.model(), said.append)
         assert soak_complete(session.folder)
@@ -323,7 +319,7 @@ class TestRun:
         assert session.folder.samples(Stage.SOAK)
         assert (said[0].total, said[0].done < 1) == (1.5, True)
 
-    def test_resumed_soak_counts_earlier_sessions_and_asks_nothing_more(
+    def test_resumed_soak_counts_time_of_earlier_sessions_and_stops_when_complete(
         self, daemon: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         path = tmp_path / "run"
@@ -354,7 +350,7 @@ class TestRun:
                 silent,
             )
 
-    def test_stopped_soak_ends_after_the_answers_under_way(
+    def test_interrupted_soak_ends_its_streams_and_remains_incomplete(
         self, daemon: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def impatient(advance: Advance) -> None:
@@ -370,7 +366,7 @@ class TestRun:
         assert 0 < soaked_seconds(session.folder) < 60
         assert not soak_complete(session.folder)
 
-    def test_an_answer_that_was_drafted_otherwise_than_asked_is_an_error(self, daemon: Served, tmp_path: Path) -> None:
+    def test_soak_counts_answer_at_reduced_draft_length_as_error(self, daemon: Served, tmp_path: Path) -> None:
         session = session_of(daemon.client, tmp_path / "run")
         model = daemon.client.model()
         daemon.ladder.move(1, Signal(Cause.MEMORY, FallbackLevel.SHORT_BLOCK))
@@ -387,7 +383,7 @@ class TestRun:
         assert result.errors == result.requests
         assert f"asked for {model.max_draft_tokens}, the daemon allowed" in result.error_examples[0]
 
-    def test_soak_gives_up_when_nothing_is_answered(
+    def test_soak_gives_up_when_daemon_is_unreachable(
         self, daemon: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.3)

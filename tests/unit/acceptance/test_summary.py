@@ -24,7 +24,7 @@ from draftd_acceptance.ticks import MachineSample, ServerTiming, Stage, Tick
 from tests.fake_ticks import drafted, paced, place, tick
 
 
-def test_select_skips_warm_ups_and_errors_and_applies_every_filter() -> None:
+def test_request_selection_skips_warm_ups_and_errors_and_filters_by_arm_and_group() -> None:
     ticks = [
         tick(place("ar", "a")),
         tick(place("k4", "a")),
@@ -37,7 +37,7 @@ def test_select_skips_warm_ups_and_errors_and_applies_every_filter() -> None:
     assert select(ticks, arm="k4", group="prose") == select(ticks, group="prose") == [ticks[2]]
 
 
-def test_a_figure_is_over_all_requests_that_count_and_rests_on_so_many() -> None:
+def test_measured_metric_averages_usable_requests_and_counts_them_as_samples() -> None:
     rates = [10.0, 20.0, 40.0, 50.0]
     ticks = [paced(place("k4", f"p{i}"), rate) for i, rate in enumerate(rates)]
     noise = [paced(place("k4", "p0", warm_up=True), 9000.0), tick(place("k4", "p1"), [(9.0, 1)], error="gone")]
@@ -47,7 +47,7 @@ def test_a_figure_is_over_all_requests_that_count_and_rests_on_so_many() -> None
     assert found.low < 30 < found.high
 
 
-def test_tokens_are_pooled_and_requests_are_the_samples() -> None:
+def test_inter_token_percentile_pools_tokens_and_counts_requests_as_samples() -> None:
     """The 95th percentile of inter-token times is over tokens: a long answer has more of them."""
     long = tick(place("ar", "long"), [(i / 10, 1) for i in range(41)])
     short = tick(place("ar", "short"), [(0.0, 1), (5.0, 1)])
@@ -57,7 +57,7 @@ def test_tokens_are_pooled_and_requests_are_the_samples() -> None:
     assert found.samples == 2
 
 
-def test_repetitions_of_a_prompt_are_one_cluster() -> None:
+def test_repetitions_of_prompt_do_not_narrow_confidence_interval() -> None:
     """Four prompts, however often repeated, are four: the interval does not narrow with repetitions that say nothing
     new."""
     rates = {"a": 10.0, "b": 20.0, "c": 30.0, "d": 40.0}
@@ -69,7 +69,7 @@ def test_repetitions_of_a_prompt_are_one_cluster() -> None:
     assert (more.low, more.high) == (pytest.approx(few.low, abs=1), pytest.approx(few.high, abs=1))
 
 
-def test_prompts_of_one_name_in_two_groups_are_two() -> None:
+def test_arm_ratio_does_not_pair_same_named_prompts_of_different_groups() -> None:
     ticks = [paced(place("ar", "1", group=g), rate) for g, rate in (("x", 5.0), ("y", 9.0))]
     ticks += [paced(place("k4", "1", group=g), rate) for g, rate in (("y", 18.0), ("z", 900.0))]
     found = against(ticks, "k4", "ar", "decode_tokens_per_second")
@@ -87,7 +87,7 @@ def two_arms(seed: int, gain: float) -> Iterator[Tick]:
             yield paced(place("k4", f"p{i}", repetition=r), gain * pace * draw.uniform(0.97, 1.03))
 
 
-def test_an_arm_is_held_against_another_on_the_same_prompts() -> None:
+def test_arm_ratio_uses_only_prompts_common_to_both_arms() -> None:
     ticks = list(two_arms(1, 1.3))
     found = against(ticks, "k4", "ar", "decode_tokens_per_second")
     assert found is not None
@@ -100,13 +100,13 @@ def test_an_arm_is_held_against_another_on_the_same_prompts() -> None:
     assert against(lonely, "k4", "ar", "decode_tokens_per_second") is None
 
 
-def test_an_arm_against_itself_is_one() -> None:
+def test_arm_ratio_of_arm_to_itself_is_one() -> None:
     found = against(two_arms(2, 1.0), "ar", "ar", "inter_token_p95")
     assert found is not None
     assert (found.estimate, found.low, found.high) == (1.0, 1.0, 1.0)
 
 
-def test_complete_tick_has_every_metric_of_the_table() -> None:
+def test_complete_request_record_yields_value_for_every_metric() -> None:
     full = tick(
         place("k2"),
         [(0.1, 1), (0.2, 3), (0.3, 2)],
@@ -118,7 +118,7 @@ def test_complete_tick_has_every_metric_of_the_table() -> None:
         assert metric.description.endswith(".")
 
 
-def test_figures_of_drafts_are_the_requests_counts() -> None:
+def test_acceptance_and_mean_accepted_length_derive_from_draft_counts_of_request() -> None:
     counts = DraftCounts(steps=3, drafts=2, drafted=8, accepted=3)
     drafting = tick(place("k4"), counts=counts)
     for name, wanted in (("acceptance", 3 / 8), ("mean_accepted_length", 2.5)):
@@ -128,7 +128,7 @@ def test_figures_of_drafts_are_the_requests_counts() -> None:
         assert measure([tick(place("k4"), chunks=[], ended=0.2)], name) is None
 
 
-def test_acceptance_by_position_is_over_all_tokens_of_the_position() -> None:
+def test_acceptance_by_position_pools_tokens_of_all_successful_requests() -> None:
     ticks = [
         tick(place("k4", "a"), counts=DraftCounts(drafted_per_position=[10, 10, 10], accepted_per_position=[9, 6])),
         tick(place("k4", "b"), counts=DraftCounts(drafted_per_position=[30], accepted_per_position=[15])),
@@ -152,7 +152,7 @@ def together(session: int, start: float, prompts: str, *, seconds: float = 1.0, 
     ]
 
 
-def test_requests_at_a_time_are_counted_together() -> None:
+def test_total_throughput_and_energy_count_tokens_of_concurrent_requests_together() -> None:
     ticks = together(1, 0.0, "ab") + together(1, 1.5, "cd", seconds=2.0) + together(2, 0.0, "ab")
     random.Random(1).shuffle(ticks)
     found = total_throughput(ticks, "k4-x2")
@@ -163,7 +163,7 @@ def test_requests_at_a_time_are_counted_together() -> None:
     assert energy == pytest.approx(15 * 4.0 / 60)
 
 
-def test_a_request_that_outlasts_its_neighbours_holds_its_group_together() -> None:
+def test_total_throughput_counts_overlapping_requests_as_one_group() -> None:
     ticks = [
         tick(place("k4-x2", name), [(0.1, 10)], elapsed=elapsed, ended=seconds)
         for name, elapsed, seconds in (("a", 0.0, 4.0), ("b", 0.1, 1.0), ("c", 2.0, 1.0))
@@ -173,7 +173,7 @@ def test_a_request_that_outlasts_its_neighbours_holds_its_group_together() -> No
     assert (found.estimate, found.samples) == (pytest.approx(30 / 4), 1)
 
 
-def test_a_group_that_lost_a_request_is_left_out() -> None:
+def test_total_throughput_excludes_concurrent_group_with_failed_request() -> None:
     whole, broken = together(1, 0.0, "ab"), together(1, 5.0, "cd", error="gone")
     found = total_throughput(whole + broken, "k4-x2")
     assert found is not None
@@ -186,7 +186,7 @@ def sample(arm: str, **readings: float | None) -> MachineSample:
     return MachineSample(Stage.SWEEP, 1, arm, 0.0, 0.0, **readings)  # type: ignore[arg-type]
 
 
-def test_a_summary_is_of_its_own_arm() -> None:
+def test_arm_summary_excludes_requests_and_machine_samples_of_other_arms() -> None:
     counts = drafted(4, drafts=5, accepted=10, draft_seconds=0.1, verify_seconds=0.5)
     ticks = [
         tick(place("k4", "a"), [(0.1, 1), (0.5, 9)], ended=0.6, counts=counts),
@@ -213,7 +213,7 @@ def test_a_summary_is_of_its_own_arm() -> None:
     assert found.joules_per_token == pytest.approx(20.0 * 1.2 / 20)
 
 
-def test_summary_of_unread_values_is_none_not_zero() -> None:
+def test_arm_summary_reports_unread_values_as_none_instead_of_zero() -> None:
     found = summarise([tick(place("k4"))], [sample("k4")], "k4")
     assert (found.peak_resident, found.peak_mlx, found.watts, found.joules_per_token) == (None, None, None, None)
     nothing = summarise([], [], "k4")

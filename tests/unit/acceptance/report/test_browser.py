@@ -94,7 +94,9 @@ def seen(page: str, folder: Path, width: int, *, dark: bool = False) -> dict[str
 
 
 @pytest.mark.parametrize("width", [400, 1400])
-def test_report_page_cuts_overlaps_and_fetches_nothing(full_html: str, tmp_path: Path, width: int) -> None:
+def test_report_page_in_browser_has_no_cut_or_overlapping_text_and_no_requests(
+    full_html: str, tmp_path: Path, width: int
+) -> None:
     page = seen(full_html, tmp_path, width)
     assert page["wrong"] == []
     assert page["charts"] >= 18
@@ -102,7 +104,7 @@ def test_report_page_cuts_overlaps_and_fetches_nothing(full_html: str, tmp_path:
     assert page["list"] == [width == 1400, width == 400]
 
 
-def test_the_page_follows_the_readers_system_and_its_switch_overrules_it(full_html: str, tmp_path: Path) -> None:
+def test_report_page_follows_system_colour_scheme_and_theme_switch_overrides_it(full_html: str, tmp_path: Path) -> None:
     day, night = seen(full_html, tmp_path, 1000), seen(full_html, tmp_path, 1000, dark=True)
     assert (day["paper"], night["paper"]) == ("rgb(251, 250, 247)", "rgb(21, 23, 27)")
     assert day["line"] == "rgb(31, 95, 174)"

@@ -23,7 +23,7 @@ def swept(run: Path) -> Path:
     ).path
 
 
-def test_report_command_writes_both_files_with_prices_from_the_settings(
+def test_report_command_writes_html_and_markdown_with_prices_from_settings(
     swept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRAFTD_COST__PER_HOUR", "0.36")
@@ -36,14 +36,14 @@ def test_report_command_writes_both_files_with_prices_from_the_settings(
     assert "not promoted" in said.output
 
 
-def test_a_program_is_told_the_verdict_and_the_files(swept: Path) -> None:
+def test_report_command_json_output_holds_verdict_and_html_path(swept: Path) -> None:
     said = CliRunner().invoke(build_app(), ["report", "--run", str(swept), "--json"], catch_exceptions=False)
     told = json.loads(said.output)
     assert told["html"] == str(swept / "report.html")
     assert told["verdict"]["decision"] == "not_promoted"
 
 
-def test_report_command_names_a_missing_or_invalid_run(tmp_path: Path) -> None:
+def test_report_command_refuses_missing_run_option_and_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(FieldError, match="--run"):
         CliRunner().invoke(build_app(), ["report"], catch_exceptions=False)
     with pytest.raises(RunError, match=r"run\.json"):

@@ -68,12 +68,12 @@ def tree(full_html: str) -> Parsed:
     return parsed(full_html)
 
 
-def test_every_tag_is_closed_where_it_was_opened(tree: Parsed) -> None:
+def test_report_html_tags_are_balanced(tree: Parsed) -> None:
     assert not tree.wrong
     assert not tree.open
 
 
-def test_report_page_fetches_nothing_and_runs_nothing(tree: Parsed, full_html: str) -> None:
+def test_report_html_has_no_scripts_and_no_external_resources(tree: Parsed, full_html: str) -> None:
     assert not {"script", "link", "iframe", "img", "object", "embed", "base"} & {tag for tag, _ in tree.tags}
     for tag, attributes in tree.tags:
         assert not [name for name in attributes if name.startswith("on") or name in ("src", "srcset", "data")], tag
@@ -82,7 +82,9 @@ def test_report_page_fetches_nothing_and_runs_nothing(tree: Parsed, full_html: s
     assert "@import" not in full_html
 
 
-def test_the_sections_are_listed_at_the_side_folded_on_a_telephone_and_printed(full_page: Page, full_html: str) -> None:
+def test_report_contents_list_is_sidebar_on_wide_page_and_folded_on_narrow_page(
+    full_page: Page, full_html: str
+) -> None:
     (nav,) = list(full_page.root.iter("nav"))
     sections = [one.get("aria-labelledby") for one in full_page.root.iter("section")]
     for part in (nav.find("details"), nav.find("div")):  # the page shows one of the two
@@ -100,7 +102,7 @@ def test_the_sections_are_listed_at_the_side_folded_on_a_telephone_and_printed(f
     assert "nav.contents details { display: none; }" in printed
 
 
-def test_no_id_is_there_twice_and_every_reference_finds_its_own(tree: Parsed, full_html: str) -> None:
+def test_report_html_ids_are_unique_and_all_references_resolve(tree: Parsed, full_html: str) -> None:
     ids = Counter(attributes["id"] for _, attributes in tree.tags if "id" in attributes)
     assert [name for name, times in ids.items() if times > 1] == []
     referred = {name for _, attributes in tree.tags for name in attributes.get("aria-labelledby", "").split()}
@@ -110,7 +112,7 @@ def test_no_id_is_there_twice_and_every_reference_finds_its_own(tree: Parsed, fu
     assert referred <= ids.keys()
 
 
-def test_every_chart_says_what_it_shows_and_what_to_conclude(tree: Parsed, full_html: str) -> None:
+def test_report_charts_have_accessible_title_description_and_caption(tree: Parsed, full_html: str) -> None:
     figures = re.findall(r'<figure class="plot".*?</figure>', full_html, re.DOTALL)
     assert len(figures) >= 18
     for figure in figures:
@@ -119,7 +121,7 @@ def test_every_chart_says_what_it_shows_and_what_to_conclude(tree: Parsed, full_
         assert re.search(r'<figcaption class="reading">[^<]{20,}</figcaption>', figure), figure[:300]
 
 
-def test_every_table_has_a_caption_and_headings_for_rows_and_columns(tree: Parsed, full_html: str) -> None:
+def test_report_tables_have_caption_and_row_and_column_headers(tree: Parsed, full_html: str) -> None:
     tables = re.findall(r"<table>.*?</table>", full_html, re.DOTALL)
     assert tables
     for table in tables:
@@ -130,7 +132,7 @@ def test_every_table_has_a_caption_and_headings_for_rows_and_columns(tree: Parse
             assert row.count("<td") == columns - 1
 
 
-def test_every_colour_of_a_chart_is_the_style_sheets(full_html: str) -> None:
+def test_report_charts_take_colours_only_from_defined_css_variables(full_html: str) -> None:
     for svg in re.findall(r'<svg role="img".*?</svg>', full_html, re.DOTALL):
         assert not re.search(r"#[0-9a-f]{6}\b", svg), re.findall(r"#[0-9a-f]{6}\b", svg)[:3]
     used = set(re.findall(r"var\(--([\w-]+)\)", full_html))
@@ -138,17 +140,17 @@ def test_every_colour_of_a_chart_is_the_style_sheets(full_html: str) -> None:
     assert used <= defined
 
 
-def test_charts_are_set_in_the_pages_own_type(full_html: str) -> None:
+def test_report_chart_text_does_not_use_default_plot_font(full_html: str) -> None:
     for svg in re.findall(r'<svg role="img".*?</svg>', full_html, re.DOTALL):
         assert "DejaVu" not in svg
         assert "<text" in svg
 
 
-def test_the_page_is_light_enough_to_send(full_html: str) -> None:
+def test_report_html_is_smaller_than_1_5_megabytes(full_html: str) -> None:
     assert len(full_html.encode()) < 1_500_000
 
 
-def test_foreign_names_in_the_report_are_text_never_markup(tmp_path: Path) -> None:
+def test_report_html_escapes_markup_in_names_and_settings(tmp_path: Path) -> None:
     evil = '<script>alert("&")</script>'
     one = manifest(device=evil, os=evil, draftd=evil, python=evil, settings={evil: evil}, models=_models(evil))
     stages = (Stage.SWEEP, Stage.SOAK)
@@ -166,11 +168,11 @@ def _models(name: str) -> dict[str, ModelManifest]:
     return {"target": ModelManifest(name, name, 1, (ModelFile(name, name, 1, name),), changed_since_load=True)}
 
 
-def test_the_page_is_the_same_each_time_it_is_drawn(full_report: dict[str, Any], full_html: str) -> None:
+def test_report_html_rendering_is_deterministic(full_report: dict[str, Any], full_html: str) -> None:
     assert html(full_report) == full_html
 
 
-def test_a_charts_words_and_figures_are_left_as_they_are() -> None:
+def test_report_chart_label_keeps_digits_and_dollar_signs_verbatim() -> None:
     found = lines("one", [Series("0.01234 & $5 < $6", "second", [0, 1], [0.0123456, 1])], across="x", up="y")
     assert ">0.01234 &amp; $5 &lt; $6</text>" in found.drawing
 
@@ -188,7 +190,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-def test_text_can_be_read_and_series_can_be_seen_in_both_themes(theme: int) -> None:
+def test_report_palette_has_sufficient_contrast_in_light_and_dark_theme(theme: int) -> None:
     colour = {name: pair[theme] for name, pair in PALETTE.items()}
     for ground in ("paper", "card", "raised"):
         for ink in ("ink", "quiet", "accent"):

@@ -23,7 +23,7 @@ from tests.synthetic_run import GIB, Truth, manifest, synthetic_run
 from tests.unit.acceptance.report.conftest import FEW, SMALL, TRUTH, Page, detail, drawn, text, tone, words
 
 
-def test_the_verdict_stands_first_and_names_what_failed(full_page: Page) -> None:
+def test_report_page_starts_with_verdict_that_names_failed_criterion(full_page: Page) -> None:
     assert full_page.said("word") == "Not promoted"
     assert full_page.tone == "bad"
     assert "“swap-ins”" in full_page.said("sentence")
@@ -31,7 +31,7 @@ def test_the_verdict_stands_first_and_names_what_failed(full_page: Page) -> None
     assert full_page.html.index("Not promoted</p>") < full_page.html.index("<section")
 
 
-def test_each_criterion_is_shown_with_what_was_measured_and_wanted_and_how_it_ended(full_page: Page) -> None:
+def test_report_criteria_table_shows_measured_value_threshold_and_outcome(full_page: Page) -> None:
     table, *_ = full_page.tables("criteria")
     assert len(table.rows) == 17
     swapped = table.row("Swap-ins")
@@ -40,7 +40,9 @@ def test_each_criterion_is_shown_with_what_was_measured_and_wanted_and_how_it_en
     assert swapped["Outcome"] == "failed"
 
 
-def test_every_arm_is_a_row_and_its_figures_are_the_truth(full: RunFolder, full_page: Page) -> None:
+def test_report_approaches_table_shows_true_speed_latency_and_cost_of_each_arm(
+    full: RunFolder, full_page: Page
+) -> None:
     table, *_ = full_page.tables("approaches")
     assert len(table.rows) == len(FEW)
     plain, drafted = table.row("Autoregressive", ""), table.row("Speculative", "2 a step")
@@ -57,7 +59,7 @@ def test_every_arm_is_a_row_and_its_figures_are_the_truth(full: RunFolder, full_
     assert errors == 2
 
 
-def test_the_calculator_has_this_machines_costs_and_break_even(full_page: Page) -> None:
+def test_report_calculator_shows_measured_step_costs_and_break_even_acceptance(full_page: Page) -> None:
     (table,) = full_page.tables("calculator")
     found = table.row("4")
     verify, draft = 1 + 4 * TRUTH.verify_slope, TRUTH.draft_seconds / TRUTH.token_seconds
@@ -68,7 +70,7 @@ def test_the_calculator_has_this_machines_costs_and_break_even(full_page: Page) 
     assert float(found["Accepted"].split()[0]) == pytest.approx(TRUTH.alpha * 100, abs=4)
 
 
-def test_the_wait_for_a_useful_answer_is_the_sum_of_its_parts(full_page: Page) -> None:
+def test_report_time_to_useful_answer_is_sum_of_queue_prefill_network_and_decode(full_page: Page) -> None:
     table, *_ = full_page.tables("cost")
     plain = table.row("Autoregressive")
     assert float(plain["Decode"]) == pytest.approx(32 * TRUTH.token_seconds, rel=0.03)
@@ -77,7 +79,7 @@ def test_the_wait_for_a_useful_answer_is_the_sum_of_its_parts(full_page: Page) -
     assert float(plain["First answer"]) == pytest.approx(sum(parts) + 3.4, rel=0.01)  # as in the manifest
 
 
-def test_the_knee_is_marked_on_the_curve_and_said(full: RunFolder, full_page: Page) -> None:
+def test_report_marks_knee_block_length_in_chart_table_and_lead_sentence(full: RunFolder, full_page: Page) -> None:
     found = knee(full.ticks(Stage.SWEEP))
     assert found is not None
     assert full_page.lead("lengths") == found.sentence
@@ -87,7 +89,7 @@ def test_the_knee_is_marked_on_the_curve_and_said(full: RunFolder, full_page: Pa
     assert marked.startswith(f"{found.block_length} a step")
 
 
-def test_automatic_depth_stands_beside_the_fixed_ones_and_is_no_block_length(full: RunFolder, full_page: Page) -> None:
+def test_report_lists_automatic_depth_among_arms_but_not_among_block_lengths(full: RunFolder, full_page: Page) -> None:
     found = Sweep.read(full)
     assert found is not None
     assert [arm.id for arm in found.arms][:4] == ["ar", "k2", "k4", "auto6"]
@@ -107,7 +109,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Page:
     return drawn(folder)
 
 
-def test_differing_text_is_not_hidden_by_a_rounded_share(odd: Page) -> None:
+def test_report_shows_11_of_12_same_texts_when_one_text_differs(odd: Page) -> None:
     table, *_ = odd.tables("approaches")
     found = next(r for r in table.rows if detail(r[0]).startswith("4 a step"))
     same = table.cells("Speculative", detail(found[0]))["Same text"]
@@ -115,7 +117,7 @@ def test_differing_text_is_not_hidden_by_a_rounded_share(odd: Page) -> None:
     assert detail(same) == "11 of 12"
 
 
-def test_a_first_token_that_comes_later_is_said_to_and_the_best_kind_of_prompt_is_the_best(odd: Page) -> None:
+def test_report_states_first_token_delay_and_best_and_worst_prompt_groups(odd: Page) -> None:
     assert re.search(r"The first token comes (2\d|3\d)\.\d.% later", odd.lead("latency"))
     assert "best on code" in odd.lead("prompts")
     assert "worst on short control" in odd.lead("prompts")
@@ -127,21 +129,21 @@ def test_a_first_token_that_comes_later_is_said_to_and_the_best_kind_of_prompt_i
     temperature=st.sampled_from([0.0, 0.2, 0.8, 1.0, 1.25]),
     concurrency=st.integers(1, 32),
 )
-def test_an_arm_is_known_by_its_id(
+def test_sweep_arm_id_of_any_depth_drafter_and_temperature_parses_back_to_same_arm(
     block_length: int, drafter: DrafterName, temperature: float, concurrency: int
 ) -> None:
     arm = Arm(block_length, drafter if block_length else None, temperature, concurrency)
     assert Arm.parse(arm.id) == arm
 
 
-def test_report_lists_left_out_arms_and_failures(full_page: Page) -> None:
+def test_report_lists_arms_left_out_with_reasons_and_request_errors(full_page: Page) -> None:
     said = words(full_page.section("left-out"))
     assert "the daemon drafts 6 tokens a step at most" in said
     assert "Speculative, 8 a step" in said
     assert "UNAVAILABLE: the daemon drains" in said
 
 
-def test_the_soak_is_told_minute_by_minute(full_page: Page) -> None:
+def test_report_soak_section_charts_memory_acceptance_throughput_and_temperature(full_page: Page) -> None:
     one = full_page.section("soak")
     assert [words(chart.find("h3")) for chart in one.iter("figure")] == [
         "Memory",
@@ -154,7 +156,7 @@ def test_the_soak_is_told_minute_by_minute(full_page: Page) -> None:
     assert "Swapped in 400 MB" in words(one) or "Swapped in 39" in words(one)
 
 
-def test_quality_says_how_many_succeed_both_ways(full_page: Page) -> None:
+def test_report_quality_section_compares_success_rates_with_and_without_drafts(full_page: Page) -> None:
     lead = full_page.lead("quality")
     assert "24 of 24 texts are the same" in lead
     assert "95.8" in lead  # 23 of 24
@@ -166,13 +168,15 @@ def test_quality_says_how_many_succeed_both_ways(full_page: Page) -> None:
     ]  # fmt: skip
 
 
-def test_the_manifest_is_there_to_the_last_hash(full_page: Page) -> None:
+def test_report_manifest_section_lists_model_file_hashes(full_page: Page) -> None:
     hashes = [text(cell) for table in full_page.tables("manifest") for row in table.rows for cell in row]
     assert "2e" * 32 in hashes
     assert "5b" * 32 in hashes
 
 
-def test_markdown_says_the_same_with_tables_that_hold(full_page: Page, full_markdown: str) -> None:
+def test_report_markdown_has_headings_captions_and_aligned_tables_of_html_page(
+    full_page: Page, full_markdown: str
+) -> None:
     for title in full_page.root.iter("h2"):
         assert f"## {words(title)}\n" in full_markdown
     said = " ".join(full_markdown.split())
@@ -191,30 +195,30 @@ def test_markdown_says_the_same_with_tables_that_hold(full_page: Page, full_mark
     assert "\n\n\n" not in full_markdown
 
 
-def test_markdown_takes_no_name_for_a_sign_of_its_own(run: Path) -> None:
+def test_report_markdown_escapes_special_characters_in_settings(run: Path) -> None:
     folder = RunFolder.create(run)
     folder.begin_session(manifest(settings={"x|y": "*z* <b>"}))
     written = markdown(report(folder, judge_run(run, load_spec())))
     assert "| x\\|y | \\*z\\* \\<b> |" in written
 
 
-def test_a_soak_alone_is_a_whole_page_too(run: Path) -> None:
+def test_report_of_soak_without_sweep_states_missing_sweep(run: Path) -> None:
     made = drawn(synthetic_run(run, stages=(Stage.SOAK,), groups=("code",), soak_seconds=150, tokens=16))
     assert "no sweep" in made.lead("approaches")
 
 
-def test_autoregressive_decoding_alone_gives_no_speed_up_and_no_curve(run: Path) -> None:
+def test_report_of_autoregressive_sweep_alone_states_no_speed_up_and_no_block_length(run: Path) -> None:
     made = drawn(synthetic_run(run, stages=(Stage.SWEEP,), **{**SMALL, "arms": (AUTOREGRESSIVE,)}))
     assert "No speed-up is known" in made.lead("approaches")
     assert "No block length was measured" in made.lead("lengths")
 
 
-def test_drafts_without_autoregressive_decoding_beside_them_are_shown_without_ratios(run: Path) -> None:
+def test_report_of_sweep_without_autoregressive_arm_states_unknown_speed_up(run: Path) -> None:
     made = drawn(synthetic_run(run, stages=(Stage.SWEEP,), **{**SMALL, "arms": (Arm(2), Arm(4))}))
     assert "No speed-up is known" in made.lead("approaches")
 
 
-def test_unread_machine_values_are_not_shown_as_zero(run: Path) -> None:
+def test_report_shows_unread_machine_values_as_not_readable_and_not_as_zero(run: Path) -> None:
     folder = synthetic_run(run, stages=(Stage.SOAK,), groups=("code",), soak_seconds=150, tokens=16, throttles=None)
     (run / "machine.jsonl").write_text("")
     made = drawn(folder)
@@ -224,7 +228,7 @@ def test_unread_machine_values_are_not_shown_as_zero(run: Path) -> None:
     assert "Memory could not be read" in made.lead("soak")
 
 
-def test_a_soak_too_short_to_tell_growth_says_how_many_samples_it_takes(run: Path) -> None:
+def test_report_of_short_soak_states_samples_required_for_memory_growth(run: Path) -> None:
     made = drawn(synthetic_run(run, stages=(Stage.SOAK,), groups=("code",), soak_seconds=44, tokens=16, leak=10**7))
     few = "oo few samples: 34 in 33 s after the warm-up, at least 60 in 60 s"
     assert few in made.lead("soak")
@@ -234,19 +238,19 @@ def test_a_soak_too_short_to_tell_growth_says_how_many_samples_it_takes(run: Pat
     assert "without bound" not in said
 
 
-def test_a_run_that_holds_nothing_says_so(run: Path) -> None:
+def test_report_of_empty_run_states_not_judged(run: Path) -> None:
     made = drawn(RunFolder.create(run))
     assert made.said("word") == "Not judged"
 
 
-def test_sessions_that_differ_are_not_judged_and_the_page_says_why(run: Path) -> None:
+def test_report_of_run_with_differing_sessions_states_not_judged_and_differing_field(run: Path) -> None:
     made = drawn(synthetic_run(run, manifests=(manifest(), manifest(python="3.12.1")), **SMALL, soak_seconds=60))
     assert made.said("word") == "Not judged"
     assert "python" in made.said("sentence").lower()
     assert "Python is 3.11.9 in session 1 of run, and 3.12.1 in session 2" in words(made.root)
 
 
-def test_a_soak_in_two_sessions_is_drawn_as_one(run: Path) -> None:
+def test_report_soak_chart_joins_two_sessions_without_time_between(run: Path) -> None:
     folder = synthetic_run(run, stages=(Stage.SOAK,), groups=("code",), soak_seconds=150, tokens=16, headroom=3 * GIB)
     first = folder.samples(Stage.SOAK)
     for tick in folder.ticks(Stage.SOAK):
@@ -263,7 +267,7 @@ def test_a_soak_in_two_sessions_is_drawn_as_one(run: Path) -> None:
     assert across == sorted(across)  # the second session is drawn after the first, not over it
 
 
-def test_texts_that_differ_are_counted_and_named(run: Path) -> None:
+def test_report_quality_section_counts_and_names_prompts_with_differing_texts(run: Path) -> None:
     folder = synthetic_run(run, stages=(Stage.QUALITY,))
     lines = (run / "quality.jsonl").read_text().splitlines()
     at = next(n for n, line in enumerate(lines) if '"arm":"k4"' in line and '"json-stock","group":"quality",' in line)
@@ -278,7 +282,7 @@ def test_texts_that_differ_are_counted_and_named(run: Path) -> None:
 # two runs
 
 
-def test_a_faster_run_is_told_as_faster_beside_another(run: Path, tmp_path: Path) -> None:
+def test_report_comparison_shows_speed_ratios_and_differing_fields_of_two_runs(run: Path, tmp_path: Path) -> None:
     ours = synthetic_run(run, stages=(Stage.SWEEP,), truth=Truth(token_seconds=0.016), **SMALL)
     theirs = synthetic_run(
         tmp_path / "old", name="old", stages=(Stage.SWEEP,), manifests=(manifest(draftd="0.5.0"),), seed=5, **SMALL
@@ -299,20 +303,20 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Page:
     return drawn(folder, folder)
 
 
-def test_the_same_run_beside_itself_shows_no_change(small: Page) -> None:
+def test_report_comparison_of_run_with_itself_shows_no_change(small: Page) -> None:
     assert "0 approaches" in small.lead("comparison")
     assert "the same in all that matters" in words(small.section("comparison"))
     (ratios,) = small.tables("comparison")
     assert ratios.row("Autoregressive")["Decode throughput"] == "1.00"
 
 
-def test_a_sweep_alone_is_a_whole_page_that_says_what_is_missing(small: Page) -> None:
+def test_report_of_sweep_alone_states_missing_soak_and_quality(small: Page) -> None:
     assert "no soak" in small.lead("soak")
     assert "no quality" in small.lead("quality")
     assert small.tables("criteria")[0].row("Swap-ins")["Outcome"] == "not measured"
 
 
-def test_not_enough_is_told_apart_from_not_good_enough(small: Page) -> None:
+def test_report_verdict_with_unproven_criteria_is_not_shown_as_failed(small: Page) -> None:
     assert small.said("word") == "Not promoted"
     assert small.tone == "unproven"
     assert "failed:" not in small.said("sentence")

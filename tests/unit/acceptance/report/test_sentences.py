@@ -30,7 +30,7 @@ ONE: dict[str, Any] = {"groups": ("code",), "prompts": 1, "repetitions": 1, "tok
     ],
     ids=["lines", "ranges", "parts"],
 )
-def test_a_chart_of_one_point_or_row_is_not_drawn(chart: Any, single: tuple[bool, bool]) -> None:
+def test_report_chart_with_single_point_or_row_is_not_drawn(chart: Any, single: tuple[bool, bool]) -> None:
     found = chart([1.0]), chart([1.0, 2.0])
     assert tuple(one.single for one in found) == single
     assert [bool(one.drawing) for one in found] == [False, True]
@@ -52,7 +52,7 @@ def page(one: dict[str, Any]) -> Page:
     return Page(html(one))
 
 
-def test_chart_of_one_point_becomes_a_sentence(page: Page) -> None:
+def test_report_replaces_single_point_chart_with_sentence(page: Page) -> None:
     assert charts(page.section("lengths")) == ["Decode throughput by block length"]  # beside autoregressive decoding
     said = words(page.section("lengths"))
     assert "The target accepts 100 % of the tokens that blocks of 1 draft" in said
@@ -63,7 +63,7 @@ def test_chart_of_one_point_becomes_a_sentence(page: Page) -> None:
     )
 
 
-def test_a_soak_of_one_window_and_one_reading_is_sentences(page: Page) -> None:
+def test_report_of_soak_with_one_window_and_reading_has_sentences_instead_of_charts(page: Page) -> None:
     assert charts(page.section("soak")) == []
     said = words(page.section("soak"))
     for sentence in (
@@ -77,20 +77,20 @@ def test_a_soak_of_one_window_and_one_reading_is_sentences(page: Page) -> None:
         assert re.search(sentence, said), sentence
 
 
-def test_markdown_has_the_same_sentences_without_axes(one: dict[str, Any]) -> None:
+def test_report_markdown_of_single_point_chart_does_not_mention_axis(one: dict[str, Any]) -> None:
     (told,) = [line for line in markdown(one).splitlines() if line.startswith("- *Acceptance by block length*")]
     assert told.endswith("first tokens.")
     assert "axis" not in told
 
 
-def test_comparison_with_one_common_approach_is_a_sentence(run: Path) -> None:
+def test_report_comparison_of_one_common_arm_is_sentence_instead_of_chart(run: Path) -> None:
     folder = synthetic_run(run, stages=(Stage.SWEEP,), **{**SMALL, "arms": (AUTOREGRESSIVE,)})
     section = drawn(folder, folder).section("comparison")
     assert charts(section) == []
     assert "For autoregressive decoding it is 1.00 times that of run" in words(section)
 
 
-def test_requests_at_a_time_without_one_alone_are_not_compared(run: Path) -> None:
+def test_report_states_concurrent_arms_cannot_be_compared_without_single_request_arm(run: Path) -> None:
     arms = (Arm(0, None, concurrency=2), Arm(2, concurrency=2))
     made = drawn(synthetic_run(run, stages=(Stage.SWEEP,), **{**SMALL, "arms": arms}))
     assert (
@@ -101,7 +101,7 @@ def test_requests_at_a_time_without_one_alone_are_not_compared(run: Path) -> Non
     assert "times the throughput of autoregressive decoding" in words(made.section("concurrency"))
 
 
-def test_drafts_that_never_pay_are_said_to_and_no_gain_is_explained(run: Path) -> None:
+def test_report_states_that_drafts_pay_for_no_prompt_group_when_slower(run: Path) -> None:
     slow = synthetic_run(
         run, stages=(Stage.SWEEP,), truth=Truth(alpha=0.02), **{**SMALL, "arms": (AUTOREGRESSIVE, Arm(2))}
     )
@@ -111,7 +111,7 @@ def test_drafts_that_never_pay_are_said_to_and_no_gain_is_explained(run: Path) -
     assert "is slower than autoregressive decoding" in made.lead("approaches")
 
 
-def test_sentences_of_the_report_are_whole(page: Page, full_page: Page) -> None:
+def test_report_sentences_start_with_capital_and_end_with_full_stop(page: Page, full_page: Page) -> None:
     for made in (page, full_page):
         said = [
             words(one) for one in made.root.iter() if {"lead", "note", "reading"} & set(one.get("class", "").split())
@@ -124,7 +124,7 @@ def test_sentences_of_the_report_are_whole(page: Page, full_page: Page) -> None:
             assert not re.search(r"\. [a-z]|\([^)]*\(|\.\.|  | [.,;]", sentence), sentence
 
 
-def test_markdown_never_puts_brackets_after_brackets(full_markdown: str) -> None:
+def test_report_markdown_has_no_empty_or_adjacent_parentheses(full_markdown: str) -> None:
     assert ") (" not in full_markdown
     assert "()" not in full_markdown
 
@@ -140,10 +140,10 @@ def test_markdown_never_puts_brackets_after_brackets(full_markdown: str) -> None
         ("of no version", "of no version"),
     ],
 )
-def test_a_way_of_decoding_has_a_name_within_a_sentence(arm: str, said: str) -> None:
+def test_report_spells_out_sweep_arm_id_for_use_within_sentence(arm: str, said: str) -> None:
     assert spoken(arm) == said
 
 
-def test_an_interval_of_one_answer_is_none() -> None:
+def test_report_interval_text_states_single_answer_instead_of_bounds() -> None:
     assert interval(POINT) == "95 % interval 1.50 to 2.50"
     assert interval(Interval(2.0, 2.0, 2.0, 1)) == "from one answer"
