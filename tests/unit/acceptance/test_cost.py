@@ -31,32 +31,32 @@ from tests.rig import Rig, autoregressive, request, speculative
 from tests.scripted import scripted_models
 
 
-def test_an_hour_costs_what_the_machine_and_its_power_do() -> None:
+def test_hourly_cost_adds_machine_price_and_power_price() -> None:
     assert CostRates("$", per_hour=0.6).hourly == 0.6
     assert CostRates("€", watts=50, tariff=0.4).hourly == pytest.approx(0.02)
     assert CostRates("€", per_hour=0.6, watts=50, tariff=0.4).hourly == pytest.approx(0.62)
 
 
 @pytest.mark.parametrize("rates", [CostRates("$"), CostRates("$", watts=50), CostRates("$", tariff=0.4)])
-def test_unknown_prices_give_no_cost(rates: CostRates) -> None:
+def test_cost_is_none_without_complete_prices(rates: CostRates) -> None:
     assert rates.hourly is None
     assert per_answer(rates, 10) is None
 
 
-def test_power_that_was_measured_stands_in_for_power_that_was_not_set() -> None:
+def test_measured_power_is_used_for_cost_only_when_no_power_is_configured() -> None:
     tariff = CostRates("€", tariff=0.5)
     assert tariff.measuring(20.0).hourly == pytest.approx(0.01)
     assert tariff.measuring(None).hourly is None
     assert CostRates("€", watts=100, tariff=0.5).measuring(20.0).hourly == pytest.approx(0.05)
 
 
-def test_tokens_and_answers_are_shares_of_the_hour() -> None:
+def test_cost_of_answer_and_of_1000_tokens_is_share_of_hourly_cost() -> None:
     rates = CostRates("$", per_hour=3.6)
     assert per_answer(rates, 25) == pytest.approx(0.025)
     assert money(rates, Interval(100, 90, 110, 1)) == "$0.0100"  # ten seconds, a tenth of a cent each
 
 
-def test_free_is_a_price_too() -> None:
+def test_hourly_price_of_zero_gives_cost_of_zero() -> None:
     assert per_answer(CostRates("$", per_hour=0), 100) == 0
 
 
@@ -66,7 +66,7 @@ def rates(**settings: str) -> CostRates | None:
     return CostRates.from_settings(in_force(load_settings(None, {}, environ), {}))
 
 
-def test_prices_come_through_a_manifest() -> None:
+def test_cost_rates_are_read_from_settings_in_manifest() -> None:
     assert rates(per_hour="0.5", watts="42.5", tariff="0.31", currency="€") == CostRates("€", 0.5, 42.5, 0.31)
     assert rates(per_hour="0") == CostRates("$", 0.0)
     assert rates(tariff="0.4") == CostRates("$", tariff=0.4)
@@ -79,7 +79,7 @@ def test_prices_come_through_a_manifest() -> None:
     ("name", "value"),
     [("PER_HOUR", "-1"), ("PER_HOUR", "nan"), ("WATTS", "many"), ("TARIFF", "1e9"), ("CURRENCY", ""), ("WATTS", "60")],
 )
-def test_a_price_that_cannot_be_is_refused_by_its_name(name: str, value: str) -> None:
+def test_invalid_cost_setting_is_refused_with_setting_name(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load_settings(None, {}, {f"DRAFTD_COST__{name}": value})
     assert refused.value.field.split()[0] == f"cost.{name.lower()}"
@@ -131,7 +131,7 @@ def four_errors(alpha: float, k: int) -> float:
 
 @pytest.mark.parametrize("k", LENGTHS)
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_the_engine_emits_and_gains_what_the_formulas_expect(alpha: float, k: int) -> None:
+def test_engine_tokens_per_step_and_speed_up_match_expected_tokens_formula(alpha: float, k: int) -> None:
     found = decoded(alpha, k)
     assert found.mean == pytest.approx(expected_tokens(alpha, k), abs=four_errors(alpha, k))
     # The estimated acceptance is the true one at any block length.
@@ -148,19 +148,19 @@ def test_the_engine_emits_and_gains_what_the_formulas_expect(alpha: float, k: in
         assert measured == pytest.approx(speedup(alpha, k, price), abs=four_errors(alpha, k) / price)
 
 
-def test_without_drafts_a_step_yields_one_token() -> None:
+def test_engine_step_without_drafts_yields_one_token() -> None:
     assert decoded(0.8, 0).mean == 1.0
 
 
 @pytest.mark.parametrize("k", [2, 4])
-def test_the_bound_tells_a_wrong_formula(k: int) -> None:
+def test_tolerance_for_expected_tokens_detects_depth_off_by_one_or_acceptance_by_0_1(k: int) -> None:
     """The test's bound is tight enough to catch a block off by one token, or an acceptance off by 0.1."""
     found = decoded(0.8, k).mean
     for alpha, length in ((0.8, k - 1), (0.8, k + 1), (0.7, k), (0.9, k)):
         assert abs(found - expected_tokens(alpha, length)) > four_errors(0.8, k)
 
 
-def test_expected_tokens_and_speedup_match_the_paper() -> None:
+def test_expected_tokens_and_speed_up_match_figures_of_leviathan_paper() -> None:
     """Leviathan et al., figure 2 and table 1: gamma 5 at alpha 0.8 expects 3.69 tokens; alpha 0.9 with a draft of no
     cost and gamma 10 gains 6.86 times."""
     assert expected_tokens(0.8, 5) == pytest.approx(3.69, abs=0.005)
@@ -168,7 +168,7 @@ def test_expected_tokens_and_speedup_match_the_paper() -> None:
     assert [(expected_tokens(0.7, k) - 1) / k for k in (1, 2, 4, 8)] == pytest.approx([0.7, 0.6, 0.44, 0.28], abs=0.01)
 
 
-def test_the_ends_of_the_scale() -> None:
+def test_expected_tokens_at_acceptance_0_and_1_and_speed_up_at_depth_0() -> None:
     assert [expected_tokens(0.0, k) for k in (0, 1, 6)] == [1, 1, 1]
     assert [expected_tokens(1.0, k) for k in (0, 1, 6)] == [1, 2, 7]
     assert speedup(0.7, 0, 1.0) == 1.0
@@ -176,14 +176,14 @@ def test_the_ends_of_the_scale() -> None:
 
 @settings(deadline=None)
 @given(st.floats(0, 1), st.integers(0, 16))
-def test_expected_tokens_are_the_papers_closed_form(alpha: float, k: int) -> None:
+def test_expected_tokens_match_closed_form_of_geometric_series(alpha: float, k: int) -> None:
     closed = k + 1 if alpha > 1 - 1e-6 else (1 - alpha ** (k + 1)) / (1 - alpha)
     assert expected_tokens(alpha, k) == pytest.approx(closed, rel=1e-4)
 
 
 @settings(deadline=None)
 @given(st.integers(1, 12), st.floats(0, 1), st.floats(1, 4))
-def test_at_the_break_even_speculation_neither_gains_nor_loses(k: int, draft_cost: float, verify_cost: float) -> None:
+def test_speed_up_at_break_even_acceptance_is_one(k: int, draft_cost: float, verify_cost: float) -> None:
     cost = k * draft_cost + verify_cost
     found = break_even(k, cost)
     if found is None:
@@ -194,13 +194,13 @@ def test_at_the_break_even_speculation_neither_gains_nor_loses(k: int, draft_cos
         assert speedup(0.0, k, cost) >= 1 - 1e-9
 
 
-def test_a_draft_that_costs_nothing_always_pays_and_one_dearer_than_its_block_never() -> None:
+def test_break_even_is_zero_for_free_drafts_and_none_for_too_costly_drafts() -> None:
     assert break_even(4, 1.0) == 0.0
     assert break_even(4, 5.5) is None
     assert break_even(1, 1.5) == pytest.approx(0.5)
 
 
-def test_an_acceptance_of_nothing_is_none() -> None:
+def test_acceptance_estimate_is_none_without_decided_tokens() -> None:
     assert alpha_of(0, 0) is None
     assert alpha_of(0, 3) == 0.0
 
@@ -219,7 +219,7 @@ def block(arm: Arm, draft: float, verify: float, *, rate: float = 0.010, warm_up
     return tick(place(arm.id, warm_up=warm_up), granted=granted(arm), counts=counts)
 
 
-def test_costs_are_measured_where_they_arise() -> None:
+def test_measured_step_costs_are_medians_of_plain_and_block_requests_of_draft_model() -> None:
     costs = measured_costs(
         [
             *(plain(s) for s in (0.009, 0.010, 0.080)),
@@ -241,6 +241,6 @@ def test_costs_are_measured_where_they_arise() -> None:
     assert speedup(1.0, 4, costs.step_cost(4)) == pytest.approx(5 / (4 * 0.2 + 1.3))
 
 
-def test_costs_need_both_modes_to_be_compared() -> None:
+def test_measured_step_costs_are_none_without_both_decoding_modes() -> None:
     assert measured_costs([block(Arm(4), 0.001, 0.012)]) is None
     assert measured_costs([plain(0.010)]) is None

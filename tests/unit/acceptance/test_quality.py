@@ -50,10 +50,10 @@ def recorded(tmp_path: Path, failing: int = 1, drafted: int = 1) -> RunFolder:
 
 
 class TestCheckers:
-    def test_shipped_canary_checkers_pass_their_own_check(self) -> None:
+    def test_shipped_canary_checkers_pass_self_check(self) -> None:
         assert faults(CANARIES) == ()
 
-    def test_each_kind_is_tried_on_what_is_right_and_on_more_that_is_spoilt(self) -> None:
+    def test_canary_self_check_has_right_and_at_least_three_spoilt_answers_per_checker(self) -> None:
         for canary in CANARIES:
             assert len(list(right(canary.check))) >= 1
             assert len(list(spoilt(canary.check))) >= 3
@@ -67,7 +67,7 @@ class TestCheckers:
         ],
         ids=["accepts all", "rejects all"],
     )
-    def test_broken_checker_fails_quality_and_is_named(
+    def test_quality_stage_complains_of_broken_canary_checker_by_name(
         self,
         kind: type,
         broken: Callable[[object, str], str],
@@ -93,7 +93,7 @@ class TestCheckers:
             ("calls", lambda answer: iter(())),
         ],
     )
-    def test_checker_wrong_in_one_place_is_detected(
+    def test_canary_self_check_detects_checker_with_one_broken_helper(
         self, name: str, broken: object, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(checkers, name, broken)
@@ -101,7 +101,7 @@ class TestCheckers:
 
 
 class TestResult:
-    def test_shares_and_their_difference_are_of_the_texts_that_were_kept(self, tmp_path: Path) -> None:
+    def test_quality_result_computes_success_shares_and_difference_from_recorded_texts(self, tmp_path: Path) -> None:
         result = judged(recorded(tmp_path, 2, 5))
         assert result.greedy.autoregressive == pytest.approx(22 / 24)
         assert result.greedy.speculative == pytest.approx(19 / 24)
@@ -111,15 +111,15 @@ class TestResult:
         assert result.greedy.prompts[0].autoregressive.complaint == "no JSON object"
         assert "79.2% pass with drafts, and 91.7% without" in result.complaints[0]
 
-    def test_quality_passes_when_drafts_do_no_harm(self, tmp_path: Path) -> None:
+    def test_quality_result_has_no_complaint_when_drafts_succeed_at_least_as_often(self, tmp_path: Path) -> None:
         for failing, drafted in ((0, 0), (3, 3), (4, 2)):
             assert judged(recorded(tmp_path, failing, drafted)).complaints == ()
 
-    def test_where_nothing_passes_there_is_nothing_to_compare(self, tmp_path: Path) -> None:
+    def test_quality_result_complains_when_no_prompt_passes_without_drafts(self, tmp_path: Path) -> None:
         (said,) = judged(recorded(tmp_path, 24, 24)).complaints
         assert "no prompt passes its check even without drafts" in said
 
-    def test_unanswered_canary_is_missing_not_wrong(self, tmp_path: Path) -> None:
+    def test_quality_result_counts_unanswered_prompt_as_missing_and_not_as_wrong(self, tmp_path: Path) -> None:
         folder = recorded(tmp_path)
         lines = (folder.path / "quality.jsonl").read_text().splitlines()
         (folder.path / "quality.jsonl").write_text("\n".join(lines[:-3]) + "\n")
@@ -129,7 +129,7 @@ class TestResult:
         assert result.greedy.difference is not None
         assert result.greedy.difference.samples == 22
 
-    def test_half_an_answer_is_none_even_where_its_half_is_right(self, tmp_path: Path) -> None:
+    def test_quality_result_counts_failed_request_as_missing_despite_correct_text(self, tmp_path: Path) -> None:
         folder = recorded(tmp_path)
         lines = (folder.path / "quality.jsonl").read_text().splitlines()
         last = folder.ticks(Stage.QUALITY)[-1]
@@ -137,7 +137,7 @@ class TestResult:
         folder.keep_tick(replace(last, error="DEADLINE_EXCEEDED: too slow"))
         assert judged(folder).greedy.missing == (last.place.prompt,)
 
-    def test_an_answer_that_failed_counts_once_it_was_asked_again(self, tmp_path: Path) -> None:
+    def test_quality_result_uses_repeated_answer_after_failed_request(self, tmp_path: Path) -> None:
         folder = recorded(tmp_path)
         ticks = folder.ticks(Stage.QUALITY)
         (folder.path / "quality.jsonl").unlink()
@@ -150,7 +150,7 @@ class TestResult:
         assert result.greedy.missing == ()
         assert (result.errors, result.error_examples) == (84, ("UNAVAILABLE: gone",))
 
-    def test_texts_that_differ_are_counted(self, tmp_path: Path) -> None:
+    def test_quality_result_counts_prompts_with_identical_text(self, tmp_path: Path) -> None:
         folder = recorded(tmp_path)
         last = folder.ticks(Stage.QUALITY)[-1]
         folder.keep_tick(replace(last, digest="another"))
@@ -158,7 +158,7 @@ class TestResult:
         assert result.greedy.identical == 23
         assert result.greedy.prompts[-1].identical is False
 
-    def test_sampled_answers_are_told_beside_the_greedy_ones(self, tmp_path: Path) -> None:
+    def test_quality_result_reports_sampled_success_shares_apart_from_greedy(self, tmp_path: Path) -> None:
         folder = recorded(tmp_path, 0, 0)
 
         def sampled(tick: Tick, repetition: int) -> Tick:
@@ -176,11 +176,11 @@ class TestResult:
         assert (result.sampled.temperature, result.sampled.autoregressive, result.sampled.speculative) == (0.8, 1, 0.5)
         assert result.complaints == ()
 
-    def test_a_prompt_that_there_is_not_is_named(self, tmp_path: Path) -> None:
+    def test_quality_result_refuses_record_of_unknown_prompt_by_name(self, tmp_path: Path) -> None:
         with pytest.raises(RunError, match="quality: prompt: got 'json-person'"):
             judged(recorded(tmp_path), CANARIES[1:])
 
-    def test_quality_without_answers_has_no_result(self, tmp_path: Path) -> None:
+    def test_run_folder_without_quality_answers_has_no_quality_result(self, tmp_path: Path) -> None:
         assert quality_result(RunFolder.create(tmp_path / "run")) is None
 
 
@@ -189,14 +189,14 @@ def under_schemas(tmp_path: Path, **how: int) -> RunFolder:
 
 
 class TestUnderSchemas:
-    def test_an_answer_that_is_not_valid_fails_and_its_prompt_is_named(self, tmp_path: Path) -> None:
+    def test_quality_result_names_prompt_whose_answer_violates_json_schema(self, tmp_path: Path) -> None:
         result = judged(under_schemas(tmp_path, invalid=1))
         assert result.schemas is not None
         assert result.schemas.valid_share == 35 / 36
         said = "1 of 36 answers under a schema are not valid: tool-set_light (k4): no JSON: '{"
         assert result.complaints[0].startswith(said)
 
-    def test_an_answer_that_is_cut_is_not_valid_sampled_or_greedy(self, tmp_path: Path) -> None:
+    def test_quality_result_counts_sampled_answer_cut_by_length_limit_as_schema_invalid(self, tmp_path: Path) -> None:
         folder = under_schemas(tmp_path)
         first = folder.ticks(Stage.QUALITY)[0]
         place = replace(first.place, arm="ar-t0.8")
@@ -204,11 +204,11 @@ class TestUnderSchemas:
         (said,) = judged(folder).complaints
         assert said.endswith(": json-person (ar-t0.8): not complete after 24 tokens")
 
-    def test_drafts_may_not_make_fewer_succeed_under_schemas_either(self, tmp_path: Path) -> None:
+    def test_quality_result_complains_when_drafts_lower_success_under_schemas(self, tmp_path: Path) -> None:
         (said,) = judged(under_schemas(tmp_path, wrong_under_schemas=1)).complaints
         assert said == "94.4% pass under a schema with drafts, and 100.0% without; at most 0.5% less is allowed"
 
-    def test_an_answer_that_is_missing_is_told(self, tmp_path: Path) -> None:
+    def test_quality_result_complains_of_unanswered_schema_prompt(self, tmp_path: Path) -> None:
         folder = under_schemas(tmp_path)
         lines = (folder.path / "quality.jsonl").read_text().splitlines()
         (folder.path / "quality.jsonl").write_text("\n".join(lines[1:]) + "\n")
@@ -216,7 +216,7 @@ class TestUnderSchemas:
         assert said == "1 of 18 prompts were not answered under a schema both with and without drafts"
         assert not quality_complete(folder)
 
-    def test_a_run_of_before_there_were_any_is_whole(self, tmp_path: Path) -> None:
+    def test_quality_run_recorded_without_schema_prompts_is_complete(self, tmp_path: Path) -> None:
         folder = under_schemas(tmp_path, schemas=False)
         plan = folder.plan(Stage.QUALITY)
         assert plan is not None
@@ -237,11 +237,13 @@ class TestOptions:
             ({"seed": -1}, "seed: got -1"),
         ],
     )
-    def test_quality_options_out_of_bounds_are_named(self, wrong: dict[str, float], named: str) -> None:
+    def test_quality_options_out_of_bounds_are_refused_with_option_name(
+        self, wrong: dict[str, float], named: str
+    ) -> None:
         with pytest.raises(OptionError, match=named):
             QualityOptions.resume(None, **wrong)
 
-    def test_quality_options_beyond_the_daemon_are_named(self) -> None:
+    def test_quality_options_exceeding_daemon_limits_are_refused_with_reason(self) -> None:
         with pytest.raises(OptionError, match="block_length: got 5; allowed: up to 4"):
             QualityOptions(block_length=5).settle(MODEL)
         with pytest.raises(OptionError, match="drafter: got .*prompt_lookup"):
@@ -249,7 +251,7 @@ class TestOptions:
         with pytest.raises(OptionError, match="no draft here"):
             QualityOptions().settle(pb.GetModelResponse(speculation_reason="no draft here"))
 
-    def test_a_plan_is_read_again_as_it_was_and_what_is_given_wins(self) -> None:
+    def test_quality_options_resume_from_stored_plan_unless_overridden(self) -> None:
         chosen = QualityOptions(temperature=0.8, repeats=2).settle(MODEL)
         assert chosen.block_length == 4
         assert QualityOptions.resume(chosen.plan()) == chosen
@@ -257,7 +259,7 @@ class TestOptions:
         with pytest.raises(OptionError, match="quality.json: repeats"):
             QualityOptions.from_plan({"repeats": "many"})
 
-    def test_a_run_whose_plan_says_too_little_is_named(self, tmp_path: Path) -> None:
+    def test_quality_plan_lacking_drafter_or_block_length_is_refused_by_key(self, tmp_path: Path) -> None:
         folder = recorded(tmp_path)
         for lacking in ("drafter", "block_length"):
             plan = QualityOptions(block_length=4, drafter=DRAFT_MODEL).frozen()
@@ -270,7 +272,7 @@ class TestOptions:
 def silent(advance: Advance) -> None: ...
 
 
-def test_a_daemon_is_asked_both_ways_and_only_for_what_is_missing(
+def test_quality_stage_asks_every_prompt_with_and_without_drafts_and_resumes_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = tuple(replace(one, max_tokens=12) for one in quality_prompts())

@@ -24,7 +24,7 @@ from tests.scripted import scripted_models
 from tests.wait_until import until
 
 
-def test_machine_values_not_read_stay_unknown() -> None:
+def test_machine_sample_of_empty_status_has_none_for_unread_values() -> None:
     found = sample(control.GetStatusResponse(), Stage.SOAK, 3, "k4", 7.5)
     assert (found.stage, found.session, found.arm, found.elapsed) == (Stage.SOAK, 3, "k4", 7.5)
     unknown = {name for name in (f.name for f in fields(MachineSample)) if getattr(found, name) is None}
@@ -34,13 +34,13 @@ def test_machine_values_not_read_stay_unknown() -> None:
     }  # fmt: skip
 
 
-def test_zero_counts_as_a_machine_reading() -> None:
+def test_machine_sample_keeps_zero_reading_distinct_from_none() -> None:
     hardware = control.Hardware(memory_headroom_bytes=0, swap_in_bytes=0, throttles=0, power={"cpu": 0.0})
     found = sample(control.GetStatusResponse(hardware=hardware), Stage.SOAK, 1, "", 0.0)
     assert (found.headroom, found.swap_in, found.throttles, found.watts) == (0, 0, 0, 0.0)
 
 
-def test_a_state_that_the_daemon_cannot_tell_is_none() -> None:
+def test_machine_sample_maps_unspecified_pressure_and_thermal_level_to_none() -> None:
     hardware = control.Hardware(
         memory_pressure=control.MEMORY_PRESSURE_UNSPECIFIED, thermal_level=control.THERMAL_LEVEL_UNSPECIFIED
     )
@@ -48,7 +48,7 @@ def test_a_state_that_the_daemon_cannot_tell_is_none() -> None:
     assert (found.pressure, found.thermal) == (None, None)
 
 
-def test_each_reading_is_in_its_place() -> None:
+def test_machine_sample_maps_each_hardware_status_field() -> None:
     hardware = control.Hardware(
         memory_pressure=control.MEMORY_PRESSURE_WARN,
         memory_headroom_bytes=-1,
@@ -80,7 +80,7 @@ def alive() -> bool:
     return any(thread.name == "draftd-sampler" for thread in threading.enumerate())
 
 
-def test_samples_bear_the_arm_in_hand_and_go_on_over_gaps() -> None:
+def test_machine_sampling_records_current_arm_and_continues_after_failed_calls() -> None:
     """Every second call fails: the others are kept, each under the arm that was in hand when it was asked."""
     calls, kept = 0, []
 
@@ -109,7 +109,7 @@ def test_samples_bear_the_arm_in_hand_and_go_on_over_gaps() -> None:
     assert len(kept) == ended
 
 
-def test_leaving_ends_the_pause_between_two_samples() -> None:
+def test_machine_sampling_stops_at_once_during_pause_between_samples() -> None:
     """A sampler with an hour to wait is joined at once; the first sample is taken at the start."""
     kept: list[MachineSample] = []
     client: Any = SimpleNamespace(status=lambda timeout: control.GetStatusResponse())
@@ -118,7 +118,7 @@ def test_leaving_ends_the_pause_between_two_samples() -> None:
     assert not alive()
 
 
-def test_a_call_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_sampling_ends_despite_hanging_status_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call has a deadline; were it not kept, the block still ends, a second after."""
     monkeypatch.setattr(module, "_SAMPLE_SECONDS", -0.9)
     asked, release = threading.Event(), threading.Event()
@@ -141,7 +141,7 @@ def test_a_call_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatc
     until(lambda: not alive())
 
 
-def test_a_real_daemon_that_goes_away_leaves_a_gap(tmp_path: Path) -> None:
+def test_machine_sampling_continues_without_samples_after_daemon_stops(tmp_path: Path) -> None:
     kept: list[MachineSample] = []
     with serving(tmp_path, lambda: scripted_models(0.7)) as served:
         client = DraftdClient(served.target)

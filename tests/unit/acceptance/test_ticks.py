@@ -25,7 +25,7 @@ _TIMED = tick(
 _EMPTY = tick(chunks=[], ended=0.2)
 
 
-def test_each_figure_of_a_timed_request_is_right() -> None:
+def test_request_timing_figures_match_hand_computed_values() -> None:
     assert timing.time_to_first_token(_TIMED) == 0.5
     assert METRICS["queue"].values(_TIMED) == (0.01,)
     assert METRICS["prefill"].values(_TIMED) == (0.2,)
@@ -52,11 +52,11 @@ def test_each_figure_of_a_timed_request_is_right() -> None:
         METRICS["acceptance_at_position_0"].figure,
     ],
 )
-def test_figures_of_an_empty_answer_are_none(figure) -> None:  # type: ignore[no-untyped-def]
+def test_request_timing_figures_of_empty_answer_are_none(figure) -> None:  # type: ignore[no-untyped-def]
     assert figure(_EMPTY) is None
 
 
-def test_single_chunk_has_a_first_token_but_no_rate() -> None:
+def test_single_chunk_answer_has_time_to_first_token_but_no_decode_rate() -> None:
     one = tick(chunks=[(0.5, 3)], ended=0.6)
     assert timing.time_to_first_token(one) == 0.5
     assert timing.decode_tokens_per_second(one) is None
@@ -65,23 +65,23 @@ def test_single_chunk_has_a_first_token_but_no_rate() -> None:
     assert figures.time_per_output_token(tick(chunks=[(0.5, 1)], ended=0.6)) is None
 
 
-def test_chunks_that_come_at_one_moment_have_no_rate() -> None:
+def test_decode_rate_of_chunks_arriving_simultaneously_is_none() -> None:
     assert timing.decode_tokens_per_second(tick(chunks=[(0.5, 1), (0.5, 1)])) is None
 
 
-def test_a_position_that_was_never_drafted_has_no_acceptance() -> None:
+def test_acceptance_of_never_drafted_position_is_none() -> None:
     counts = DraftCounts(drafted_per_position=[3, 0], accepted_per_position=[3, 0])
     assert per_position(counts) == (1.0, None)
 
 
-def test_stages_the_daemon_did_not_reach_have_no_time() -> None:
+def test_request_timing_of_unreached_server_stage_is_none() -> None:
     served = tick(served=ServerTiming(queue=0.1, prefill=None, time_to_first_token=None, total=None))
     assert [METRICS[name].figure(served) for name in ("queue", "prefill", "network")] == [0.1, None, None]
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.001, 2), st.integers(1, 8)), min_size=2, max_size=20))
-def test_the_times_of_all_tokens_after_the_first_chunk_are_the_time_that_passed(steps: list[tuple[float, int]]) -> None:
+def test_inter_token_times_sum_to_inter_chunk_times_and_match_decode_rate(steps: list[tuple[float, int]]) -> None:
     at, chunks = 0.0, []
     for gap, tokens in steps:
         at += gap
@@ -106,5 +106,5 @@ def test_the_times_of_all_tokens_after_the_first_chunk_are_the_time_that_passed(
         (tick(place(warm_up=True)), False),
     ],
 )
-def test_only_whole_answers_that_were_not_to_warm_up_count(found: Tick, counts: bool) -> None:
+def test_only_complete_answers_outside_warm_up_are_usable_for_metrics(found: Tick, counts: bool) -> None:
     assert figures.usable(found) is counts

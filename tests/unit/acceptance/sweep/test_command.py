@@ -27,7 +27,9 @@ def sweep(daemon: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
-def test_sweep_prints_a_table_the_knee_and_left_out_arms(sweep, daemon: Served, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_sweep_command_prints_arms_and_left_out_arms_and_rerun_asks_nothing(
+    sweep, daemon: Served, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
     ran = sweep(*ASKED, "--target", daemon.target, "--run", "run", "--concurrency", "none", "--temperatures", "none")
     assert ran.code == 0, ran.err
     for arm in ("ar", "k2", "k3", "k4", "k4-prompt_lookup"):
@@ -46,7 +48,7 @@ def test_sweep_prints_a_table_the_knee_and_left_out_arms(sweep, daemon: Served, 
     assert (tmp_path / "run" / "sweep.jsonl").read_bytes() == before
 
 
-def test_prompts_of_ones_own_are_kept_with_the_run(sweep, daemon: Served, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_sweep_command_stores_prompts_from_file_in_run_for_resumption(sweep, daemon: Served, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "mine.jsonl").write_text('{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}\n')
     only = ("--groups", "none", "--file", "mine.jsonl", "--blocks", "0,2", "--base", "2", "--drafters", "draft_model")
     ran = sweep(*only, "--target", daemon.target, "--run", "run", "--repeat", "2", "--temperatures", "none")
@@ -70,7 +72,7 @@ def test_prompts_of_ones_own_are_kept_with_the_run(sweep, daemon: Served, tmp_pa
         (("--file", "absent.jsonl"), "absent.jsonl: No such file"),
     ],
 )
-def test_faulty_sweep_arguments_are_named_and_leave_no_run(  # type: ignore[no-untyped-def]
+def test_sweep_command_names_invalid_argument_and_creates_no_run_folder(  # type: ignore[no-untyped-def]
     sweep, daemon: Served, tmp_path: Path, arguments: tuple[str, ...], complaint: str
 ) -> None:
     ran = sweep(*arguments, "--target", daemon.target, "--run", "run")

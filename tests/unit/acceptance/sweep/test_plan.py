@@ -61,7 +61,7 @@ some_options = st.builds(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # times are the machine's
 @given(some_options)
-def test_a_run_remembers_all_of_it(options: SweepOptions) -> None:
+def test_sweep_options_survive_round_trip_through_stored_plan(options: SweepOptions) -> None:
     plan = json.loads(json.dumps(options.plan())) | {"arms": ["ar"], "requests": 7}
     assert SweepOptions.from_plan(plan) == options
     assert SweepOptions.resume(plan) == options
@@ -90,19 +90,19 @@ def test_a_run_remembers_all_of_it(options: SweepOptions) -> None:
         ("seed", -1, "seed: got -1"),
     ],
 )
-def test_sweep_options_out_of_bounds_are_named(field: str, value: Any, message: str) -> None:
+def test_sweep_options_out_of_bounds_are_refused_with_option_name(field: str, value: Any, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         SweepOptions.resume(None, **{field: value})
     assert message in str(caught.value)
 
 
-def test_options_not_given_are_those_the_run_began_with() -> None:
+def test_resumed_sweep_takes_omitted_options_from_stored_plan() -> None:
     plan = SweepOptions(repetitions=7, cool_down=0.5).plan()
     assert SweepOptions.resume(plan, repetitions=None, seed=4) == SweepOptions(repetitions=7, cool_down=0.5, seed=4)
     assert SweepOptions.resume(None, temperatures=()) == SweepOptions(temperatures=())
 
 
-def test_a_plan_that_was_written_by_hand_is_checked() -> None:
+def test_sweep_plan_with_invalid_option_is_refused() -> None:
     plan = SweepOptions().plan()
     with pytest.raises(OptionError, match="sweep.json: repetitions"):
         SweepOptions.from_plan(plan | {"repetitions": "many"})
@@ -110,7 +110,7 @@ def test_a_plan_that_was_written_by_hand_is_checked() -> None:
         SweepOptions.from_plan(plan | {"repetitions": 0})
 
 
-def test_prompts_of_ones_own_are_of_the_group_that_their_line_names_or_of_their_file(tmp_path: Path) -> None:
+def test_prompt_file_lines_take_group_from_line_or_else_from_file_name(tmp_path: Path) -> None:
     file = tmp_path / "support.jsonl"
     line = {"messages": [{"role": "user", "content": "Hello"}]}
     file.write_text(json.dumps(line) + "\n" + json.dumps(line | {"group": "greetings"}) + "\n")
@@ -133,7 +133,9 @@ def passages(prompt: Prompt) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "count", "least", "most", "tokens"), [(SHORT, 8, 5, 30, (48, 64)), (MEDIUM, 6, 80, 200, (96,))]
 )
-def test_a_tier_is_as_long_as_it_says(name: str, count: int, least: int, most: int, tokens: tuple[int, ...]) -> None:
+def test_shipped_prompt_groups_have_stated_prompt_count_and_length(
+    name: str, count: int, least: int, most: int, tokens: tuple[int, ...]
+) -> None:
     prompts = group(name, BIG, each=1)
     assert len(prompts) == count
     for prompt in prompts:
@@ -143,7 +145,7 @@ def test_a_tier_is_as_long_as_it_says(name: str, count: int, least: int, most: i
         assert prompt.group == name
 
 
-def test_passages_are_prose_of_an_invented_place() -> None:
+def test_long_context_passages_have_unique_titles_and_stated_length() -> None:
     found = _lines("passages")
     assert len(found) == 16
     assert len({passage["id"] for passage in found} | {passage["title"] for passage in found}) == 32
@@ -153,7 +155,7 @@ def test_passages_are_prose_of_an_invented_place() -> None:
         assert "  " not in passage["text"]
 
 
-def test_no_word_for_word_repetition_makes_prompt_lookup_look_good() -> None:
+def test_shipped_prompts_share_no_six_word_sequence() -> None:
     """Six words in a row stand in one text only."""
     texts = [p["text"] for p in _lines("passages")]
     texts += [p.messages[-1][1] for name in (SHORT, MEDIUM) for p in group(name, BIG, 1)]
@@ -166,7 +168,7 @@ def test_no_word_for_word_repetition_makes_prompt_lookup_look_good() -> None:
 
 
 @pytest.mark.parametrize("context_length", [1024, 2048, 4096, 8192, BIG])
-def test_as_many_passages_as_half_the_context_lets_in_and_those_that_the_question_needs(context_length: int) -> None:
+def test_long_context_prompts_fill_half_of_context_and_include_needed_passages(context_length: int) -> None:
     lines = {line["id"]: line for line in _lines(LONG)}
     titles = {passage["id"]: passage["title"] for passage in _lines("passages")}
     prompts = group(LONG, context_length, each=1)
@@ -188,12 +190,12 @@ def test_as_many_passages_as_half_the_context_lets_in_and_those_that_the_questio
 
 @settings(deadline=None)
 @given(st.integers(256, 20_000))
-def test_a_longer_context_never_shows_fewer_passages(context_length: int) -> None:
+def test_long_context_prompt_with_longer_context_has_no_fewer_passages(context_length: int) -> None:
     for less, more in zip(group(LONG, context_length, 1), group(LONG, context_length + 500, 1), strict=True):
         assert len(passages(less)) <= len(passages(more))
 
 
-def test_every_prompt_fits_the_embedded_pair_with_its_answer(nano_pair: NanoPair) -> None:
+def test_all_sweep_prompts_with_answers_fit_1024_token_context_of_embedded_model(nano_pair: NanoPair) -> None:
     tokenizer = load_tokenizer(nano_pair.target)
     prompts = chosen_prompts(SweepOptions(each=8), model(context_length=1024))
     assert Counter(prompt.group for prompt in prompts) == {
@@ -207,20 +209,20 @@ def test_every_prompt_fits_the_embedded_pair_with_its_answer(nano_pair: NanoPair
     assert all(words(prompt) > longest for prompt in prompts if prompt.group == LONG)
 
 
-def test_names_are_made_distinct_and_groups_are_never_empty() -> None:
+def test_duplicate_prompt_names_are_numbered_and_empty_group_becomes_unspecified() -> None:
     prompts = distinct(from_texts(["Hello", "Hello", "Hello #2", "Hello"]))
     assert [prompt.name for prompt in prompts] == ["Hello", "Hello #2", "Hello #2 #2", "Hello #3"]
     assert {prompt.group for prompt in prompts} == {"unspecified"}
 
 
-def test_each_group_has_a_checksum_of_what_is_asked() -> None:
+def test_prompt_group_checksum_changes_only_for_long_context_with_context_length() -> None:
     before = checksums(chosen_prompts(SweepOptions(), model()))
     assert set(before) == set(GROUPS)
     after = checksums(chosen_prompts(SweepOptions(), model(context_length=1024)))
     assert {name for name in GROUPS if before[name] != after[name]} == {LONG}
 
 
-def test_the_embedded_pair_is_asked_to_edit_only_if_that_is_named() -> None:
+def test_sweep_of_embedded_model_skips_edit_prompts_unless_group_is_named() -> None:
     embedded = model()
     embedded.model = EMBEDDED
     asked = {prompt.group for prompt in chosen_prompts(SweepOptions(), embedded)}
@@ -228,7 +230,7 @@ def test_the_embedded_pair_is_asked_to_edit_only_if_that_is_named() -> None:
     assert {prompt.group for prompt in chosen_prompts(SweepOptions(groups=("edit",)), embedded)} == {"edit"}
 
 
-def test_a_prompt_that_does_not_fit_is_left_out_and_said() -> None:
+def test_sweep_plan_leaves_out_prompts_longer_than_context_with_reason() -> None:
     plan = plan_sweep(SweepOptions(groups=(SHORT, LONG)), model(context_length=300))
     assert {prompt.group for prompt in plan.prompts} == {SHORT}
     assert len(plan.left_out_prompts) == 6
@@ -248,7 +250,7 @@ def ids(plan: SweepPlan) -> list[str]:
     return [arm.id for arm in plan.arms]
 
 
-def test_sweep_varies_one_option_at_a_time() -> None:
+def test_sweep_plan_varies_one_option_at_a_time_and_includes_baseline_of_each_arm() -> None:
     plan = plan_sweep(ALL, model(DRAFT, LIGHT, LOOKUP), 8)
     assert ids(plan) == [
         "ar", "k2", "k3", "k4", "k6", "auto6", "k4-light_draft_model", "k4-prompt_lookup",
@@ -268,7 +270,7 @@ def test_sweep_varies_one_option_at_a_time() -> None:
         assert arm.baseline in plan.arms  # there is something to measure it against
 
 
-def test_a_daemon_that_allows_less_than_asked() -> None:
+def test_sweep_plan_leaves_out_arms_over_draft_or_batch_limit_of_daemon() -> None:
     plan = plan_sweep(ALL, model(DRAFT, max_draft_tokens=3), 2)
     assert ids(plan) == ["ar", "k2", "k3", "auto3", "ar-t0.8", "k3-t0.8", "ar-x2", "k3-x2"]
     most = "the daemon drafts 3 tokens a step at most (engine.max_draft_tokens)"
@@ -276,26 +278,26 @@ def test_a_daemon_that_allows_less_than_asked() -> None:
     assert plan.left_out == {"k4": most, "k6": most, "ar-x4": together, "k3-x4": together}
 
 
-def test_where_nothing_drafts_only_the_autoregressive_arms_are_left() -> None:
+def test_sweep_plan_without_drafter_contains_only_autoregressive_arms() -> None:
     plan = plan_sweep(ALL, model(reason="there is no draft model", max_draft_tokens=4))
     assert ids(plan) == ["ar", "ar-t0.8", "ar-x2", "ar-x4"]
     assert set(plan.left_out) == {"k2", "k3", "k4", "k6", "auto4", "k4-t0.8", "k4-x2", "k4-x4"}
     assert set(plan.left_out.values()) == {"the daemon does not speculate: there is no draft model"}
 
 
-def test_without_a_draft_model_the_first_drafter_that_there_is_takes_its_place() -> None:
+def test_sweep_plan_without_draft_model_uses_prompt_lookup_for_all_depths() -> None:
     plan = plan_sweep(ALL, model(LOOKUP, reason="no draft model is loaded"))
     assert ids(plan)[:5] == ["ar", *(f"k{k}-prompt_lookup" for k in (2, 3, 4, 6))]
     assert plan.left_out == {"k4": "the daemon offers no draft_model: no draft model is loaded"}
 
 
-def test_a_grammar_is_left_out_because_no_prompt_of_a_sweep_asks_for_a_format() -> None:
+def test_sweep_plan_leaves_out_grammar_drafter() -> None:
     plan = plan_sweep(ALL, model(LOOKUP, GRAMMAR))
     assert "k4-prompt_lookup" in ids(plan)
     assert plan.left_out["k4-grammar"].startswith("a grammar drafts only for answers of a given format")
 
 
-def test_a_drafter_that_was_asked_for_and_is_not_there_is_said() -> None:
+def test_sweep_plan_states_reason_for_requested_drafter_daemon_lacks() -> None:
     asked = SweepOptions(drafters=(DRAFT_MODEL, LIGHT_DRAFT_MODEL))
     described = model(DRAFT, LOOKUP)
     described.light_draft_reason = "none is configured"
@@ -304,18 +306,18 @@ def test_a_drafter_that_was_asked_for_and_is_not_there_is_said() -> None:
     assert "k4-prompt_lookup" not in ids(plan)
 
 
-def test_the_autoregressive_arm_is_measured_asked_or_not() -> None:
+def test_sweep_plan_always_includes_autoregressive_arm() -> None:
     plan = plan_sweep(SweepOptions(block_lengths=(3,), block_length=3, concurrency=(), temperatures=()), model(DRAFT))
     assert ids(plan) == ["ar", "k3", "auto3"]
 
 
-def test_more_requests_at_a_time_than_prompts_are_left_out() -> None:
+def test_sweep_plan_leaves_out_concurrency_above_number_of_prompts() -> None:
     plan = plan_sweep(SweepOptions(groups=("short_control",), concurrency=(8, 9)), model(DRAFT))
     assert {"ar-x8", "k4-x8"} < set(ids(plan))
     assert plan.left_out == dict.fromkeys(("ar-x9", "k4-x9"), "there are 8 prompts, and each is asked once at a time")
 
 
-def test_the_plan_as_it_lies_in_the_run() -> None:
+def test_stored_sweep_plan_holds_options_left_out_arms_and_request_count() -> None:
     plan = plan_sweep(ALL, model(DRAFT, max_draft_tokens=4)).frozen(12)
     assert plan["left_out"] == [
         {"arm": "k6", "reason": "the daemon drafts 4 tokens a step at most (engine.max_draft_tokens)"}
@@ -348,7 +350,7 @@ plans = st.builds(
 
 @settings(deadline=None)
 @given(plans)
-def test_every_request_stands_in_it_once(plan: SweepPlan) -> None:
+def test_sweep_schedule_contains_each_request_at_most_once(plan: SweepPlan) -> None:
     counts = Counter(key for step in schedule(plan) for key in step.keys)
     assert set(counts.values()) <= {1}
     for arm in plan.arms:
@@ -360,7 +362,7 @@ def test_every_request_stands_in_it_once(plan: SweepPlan) -> None:
 
 @settings(deadline=None)
 @given(plans)
-def test_all_arms_of_a_prompt_stand_side_by_side(plan: SweepPlan) -> None:
+def test_sweep_schedule_places_all_arms_of_prompt_next_to_each_other(plan: SweepPlan) -> None:
     """A machine that drifts over minutes affects all arms alike."""
     blocks = groupby(schedule(plan), key=lambda step: (step.repetition, step.arm.concurrency, step.prompts))
     for (_, together, _), steps in blocks:
@@ -370,11 +372,11 @@ def test_all_arms_of_a_prompt_stand_side_by_side(plan: SweepPlan) -> None:
 
 @settings(deadline=None)
 @given(plans)
-def test_the_same_plan_gives_the_same_order(plan: SweepPlan) -> None:
+def test_sweep_schedule_is_deterministic_for_same_plan(plan: SweepPlan) -> None:
     assert schedule(plan) == schedule(plan)
 
 
-def test_the_order_of_arms_is_drawn_anew_for_each_prompt() -> None:
+def test_sweep_schedule_shuffles_arm_order_for_each_prompt() -> None:
     plan = SweepPlan(SweepOptions(), tuple(ARMS[:6]), tuple(from_texts([str(n) for n in range(20)])), {}, {})
     steps = schedule(plan)
     orders = {tuple(step.arm.id for step in steps[at : at + 6]) for at in range(0, len(steps), 6)}
@@ -385,7 +387,7 @@ def test_the_order_of_arms_is_drawn_anew_for_each_prompt() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(plans, st.data())
-def test_pending_steps_are_the_missing_ones_in_order(plan: SweepPlan, data: st.DataObject) -> None:
+def test_pending_sweep_steps_are_unfinished_steps_in_schedule_order(plan: SweepPlan, data: st.DataObject) -> None:
     steps = schedule(plan)
     done = set(data.draw(st.lists(st.sampled_from([key for step in steps for key in step.keys]))))
     left = pending(steps, done)
@@ -393,7 +395,7 @@ def test_pending_steps_are_the_missing_ones_in_order(plan: SweepPlan, data: st.D
     assert {key for step in steps for key in step.keys} - done <= {key for step in left for key in step.keys}
 
 
-def test_arms_draw_sampled_answers_alike_and_repetitions_do_not() -> None:
+def test_sampling_seed_differs_by_sweep_seed_repetition_and_prompt() -> None:
     seeds = {token_seed(seed, repetition, prompt) for seed in (0, 1) for repetition in (1, 2, 3) for prompt in "abcd"}
     assert len(seeds) == 24
     assert all(0 <= seed < 2**64 for seed in seeds)

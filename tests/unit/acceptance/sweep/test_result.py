@@ -64,7 +64,7 @@ def curve(
         ({0: 100, 2: 100, 3: 90, 4: 80, 6: 70}, [0], [0, 2]),  # drafting brings nothing
     ],
 )
-def test_knee_is_the_shortest_block_as_good_as_the_best(
+def test_knee_is_shortest_block_length_as_fast_as_fastest(
     rates: dict[int, float], at: Sequence[int], best: Sequence[int], seed: int
 ) -> None:
     found = knee(curve(rates, seed=seed))
@@ -77,27 +77,27 @@ def test_knee_is_the_shortest_block_as_good_as_the_best(
     assert dict(found.curve)[found.best].low == dict(found.curve)[found.best].high == 1
 
 
-def test_of_a_plateau_it_is_the_beginning_but_for_bad_luck() -> None:
+def test_knee_of_speed_plateau_is_its_shortest_block_in_nine_of_ten_runs() -> None:
     """95 % intervals are wrong now and then: of 100 runs 99 to 100 were right when this was written."""
     found = [knee(curve({0: 100, 2: 200, 3: 200, 4: 200}, seed=seed)) for seed in range(20)]
     assert sum(one is not None and one.block_length == 2 for one in found) >= 18
 
 
-def test_prompts_that_differ_do_not_hide_it() -> None:
+def test_knee_is_found_despite_speed_differences_between_prompts() -> None:
     """Among prompts that differ fivefold, two arms that differ by a tenth are told apart: they are paired."""
     found = knee(curve({0: 100, 2: 180, 4: 200}, spread=0.7, noise=0.01))
     assert found is not None
     assert found.block_length == 4
 
 
-def test_noisy_curve_gives_the_shorter_block() -> None:
+def test_knee_of_noisy_speed_curve_is_shorter_block() -> None:
     found = knee(curve({0: 100, 2: 195, 4: 200}, noise=0.2, prompts=4))
     assert found is not None
     assert found.block_length == 2
     assert "The knee is at 2: blocks of 2 reach" in found.sentence
 
 
-def test_sentence_of_the_knee_says_how_it_was_chosen() -> None:
+def test_knee_sentence_states_whether_speculation_pays() -> None:
     def sentence(rates: dict[int, float]) -> str:
         found = knee(curve(rates))
         assert found is not None
@@ -117,7 +117,7 @@ def test_sentence_of_the_knee_says_how_it_was_chosen() -> None:
     )
 
 
-def test_other_arms_are_no_part_of_it() -> None:
+def test_knee_ignores_arms_of_other_drafter_temperature_or_concurrency() -> None:
     ticks = curve({0: 100, 2: 150, 4: 200})
     lookup = curve({2: 900, 3: 950}, drafter=PROMPT_LOOKUP)
     others = [tick(Arm(2, temperature=0.8), 1, 1, 990.0), tick(Arm(2, concurrency=2), 1, 1, 990.0)]
@@ -128,7 +128,7 @@ def test_other_arms_are_no_part_of_it() -> None:
     assert found.best == 3
 
 
-def test_there_is_none_without_arms_to_compare() -> None:
+def test_knee_is_none_without_two_arms_that_share_prompts() -> None:
     assert knee([]) is None
     assert knee(curve({0: 100})) is None
     assert knee(curve({4: 100})) is None
@@ -137,7 +137,7 @@ def test_there_is_none_without_arms_to_compare() -> None:
     assert knee(apart) is None  # the arms share no prompt
 
 
-def test_knee_of_a_whole_run_is_the_true_one(tmp_path: Path) -> None:
+def test_knee_of_synthetic_run_is_shortest_block_near_true_maximum_speed_up(tmp_path: Path) -> None:
     truth = Truth()
     ticks = synthetic_run(tmp_path / "run", truth=truth, stages=[Stage.SWEEP], prompts=6).ticks(Stage.SWEEP)
     found = knee(ticks)

@@ -100,7 +100,9 @@ def swept(daemon: Served, begin: BEGUN, tmp_path_factory: pytest.TempPathFactory
 
 
 class TestWhole:
-    def test_every_arm_answers_every_prompt_as_it_was_asked_to(self, daemon: Served, swept: Swept) -> None:
+    def test_sweep_measures_every_prompt_in_every_arm_with_requested_decoding(
+        self, daemon: Served, swept: Swept
+    ) -> None:
         session, said, _ = swept
         plan = whole(daemon)
         ticks = counted(session.folder)
@@ -121,7 +123,7 @@ class TestWhole:
         assert (said[-1].done, said[-1].total, said[-1].remaining) == (len(ticks), len(ticks), 0)
         assert [one.remaining is None for one in said] == [not one.done for one in said]
 
-    def test_greedy_answers_are_the_same_in_every_arm_and_sampled_ones_of_one_arm_in_every_run(
+    def test_sweep_greedy_answers_agree_between_arms_and_all_answers_agree_between_runs(
         self, daemon: Served, swept: Swept, begin: BEGUN, tmp_path: Path
     ) -> None:
         again = begin(tmp_path / "run")
@@ -134,20 +136,20 @@ class TestWhole:
                 greedy.setdefault(prompt, set()).add(digest)
         assert {len(found) for found in greedy.values()} == {1}
 
-    def test_requests_of_a_concurrent_arm_run_at_one_time(self, swept: Swept) -> None:
+    def test_sweep_requests_of_concurrent_arm_overlap_in_time(self, swept: Swept) -> None:
         together = sorted((t for t in counted(swept[0].folder) if t.place.arm == "k4-x3"), key=lambda t: t.elapsed)
         assert len(together) == 6  # two groups of three; of eight prompts two are left over
         for group in (together[:3], together[3:]):
             assert max(t.elapsed for t in group) < min(t.elapsed + t.ended for t in group)
 
-    def test_samples_lie_beside_it_with_the_arm_that_was_in_hand(self, daemon: Served, swept: Swept) -> None:
+    def test_sweep_marks_machine_samples_with_arm_being_measured(self, daemon: Served, swept: Swept) -> None:
         session, _, marks = swept
         assert session.folder.samples(Stage.SWEEP)
         steps = [step.arm.id for step in schedule(whole(daemon))]
         assert marks[-2 * len(steps) :: 2] == steps
         assert set(marks[1::2]) == {""}
 
-    def test_a_complete_sweep_is_not_begun_again(self, daemon: Served, swept: Swept, begin: BEGUN) -> None:
+    def test_complete_sweep_asks_no_request_when_run_again(self, daemon: Served, swept: Swept, begin: BEGUN) -> None:
         path = swept[0].folder.path
         before = (path / "sweep.jsonl").read_bytes()
         run_sweep(begin(path), SMALL, daemon.client.model(), silent)
@@ -155,7 +157,7 @@ class TestWhole:
 
 
 class TestStopped:
-    def test_interrupted_at_any_moment_it_goes_on_with_exactly_what_is_missing(
+    def test_interrupted_sweep_resumes_with_exactly_missing_requests(
         self, daemon: Served, begin: BEGUN, tmp_path: Path
     ) -> None:
         path, file = tmp_path / "run", tmp_path / "run" / "sweep.jsonl"
@@ -185,7 +187,7 @@ class TestStopped:
         assert sweep_complete(RunFolder(path))
 
     @pytest.mark.slow
-    def test_a_process_that_is_killed_loses_no_answer_that_it_had(
+    def test_killed_sweep_process_resumes_without_losing_recorded_answers(
         self, daemon: Served, begin: BEGUN, tmp_path: Path
     ) -> None:
         path = tmp_path / "run"
@@ -214,7 +216,7 @@ class TestStopped:
         assert [key(tick) for tick in after[len(before) :]] == [k for step in missing for k in step.keys]
         assert sweep_complete(session.folder)
 
-    def test_an_interrupt_while_several_requests_run_waits_for_them_and_not_for_ever(
+    def test_interrupt_during_concurrent_sweep_requests_waits_only_limited_time(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr(module, "STOP_SECONDS", 0.2)
@@ -237,7 +239,9 @@ class TestStopped:
             for thread in still:
                 thread.join(30)
 
-    def test_another_plan_is_refused_by_its_field(self, daemon: Served, swept: Swept, begin: BEGUN) -> None:
+    def test_resumed_sweep_refuses_changed_option_and_names_it(
+        self, daemon: Served, swept: Swept, begin: BEGUN
+    ) -> None:
         path = swept[0].folder.path
         other = SweepOptions.resume(SMALL.plan(), repetitions=2)
         with pytest.raises(RunError, match="sweep: repetitions: got 2; allowed: 1, as this run began with"):
@@ -248,7 +252,9 @@ class TestStopped:
 
 
 class TestLess:
-    def test_answers_lowered_by_the_daemon_end_the_sweep(self, daemon: Served, begin: BEGUN, tmp_path: Path) -> None:
+    def test_sweep_stops_when_ladder_lowers_draft_length_and_can_be_resumed(
+        self, daemon: Served, begin: BEGUN, tmp_path: Path
+    ) -> None:
         """The daemon says that it drafts 4, and its ladder stands at 2."""
         options = SweepOptions.resume(
             SMALL.plan(), block_lengths=(0, 2, 4), temperatures=(), concurrency=(), repetitions=3, max_tokens=2
@@ -280,7 +286,7 @@ class TestLess:
         requests = {arm.id: one.requests for arm, one in result.summaries.items()}
         assert requests == dict.fromkeys(("ar", "k2", "k4", "auto4"), 24)
 
-    def test_sweep_without_drafter_measures_autoregressively_and_lists_arms_left_out(self, tmp_path: Path) -> None:
+    def test_sweep_without_drafter_measures_autoregressive_arms_and_lists_left_out_arms(self, tmp_path: Path) -> None:
         with serving(tmp_path, lambda: scripted_models(0.8, with_draft=False)) as served:
             folder = RunFolder.create(tmp_path / "run")
             session = Session(served.client, folder, folder.begin_session(manifest()))
@@ -295,7 +301,7 @@ class TestLess:
         assert all("offers no draft_model" in reason for reason in result.left_out.values())
         assert sweep_complete(folder)
 
-    def test_sweep_stops_soon_when_daemon_is_gone(self, tmp_path: Path) -> None:
+    def test_sweep_stops_after_few_failed_requests_when_daemon_is_unreachable(self, tmp_path: Path) -> None:
         with serving(tmp_path, lambda: scripted_models(0.8)) as served:
             model = served.client.model()
         folder = RunFolder.create(tmp_path / "run")
@@ -308,7 +314,7 @@ class TestLess:
         assert result.missing == 8 * 6 + 6 * 2
         assert result.errors
 
-    def test_failed_request_is_asked_again_with_its_whole_group(
+    def test_failed_sweep_request_marks_its_whole_concurrent_group_as_not_measured(
         self, daemon: Served, begin: BEGUN, tmp_path: Path
     ) -> None:
         """A byte is a token to this model: the longest prompt does not fit, and that shows only when it is asked."""
@@ -329,7 +335,7 @@ class TestLess:
         assert result.missing == sum(bool(tick.error) for tick in ticks)
         assert all(key(tick) not in measured_keys(ticks) for tick in together)
 
-    def test_no_prompt_that_fits_is_an_error(self, begin: BEGUN, daemon: Served, tmp_path: Path) -> None:
+    def test_sweep_is_refused_when_no_prompt_fits_context(self, begin: BEGUN, daemon: Served, tmp_path: Path) -> None:
         model = daemon.client.model()
         model.context_length = 8
         with pytest.raises(NothingToMeasure, match="context of 8 tokens"):
@@ -362,7 +368,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("level", [None, "nominal", "moderate"])
-def test_a_cool_machine_is_not_waited_for(level: str | None) -> None:
+def test_sweep_does_not_wait_at_nominal_moderate_or_unknown_thermal_level(level: str | None) -> None:
     machine = Machine()
     machine.is_now(level)
     assert machine.wait() == 0
@@ -370,7 +376,7 @@ def test_a_cool_machine_is_not_waited_for(level: str | None) -> None:
 
 
 @pytest.mark.parametrize("level", ["heavy", "trapping", "sleeping"])
-def test_a_hot_one_is_waited_for_until_it_is_cooler_and_it_is_said(level: str) -> None:
+def test_sweep_waits_for_hot_machine_to_cool_and_reports_wait(level: str) -> None:
     machine = Machine(cools_at=17)
     machine.is_now(level)
     assert machine.wait() == 17
@@ -378,7 +384,7 @@ def test_a_hot_one_is_waited_for_until_it_is_cooler_and_it_is_said(level: str) -
     assert machine.wait() == 0
 
 
-def test_patience_ends_and_is_not_spent_again_until_it_was_cool_once() -> None:
+def test_sweep_heat_wait_is_limited_and_not_repeated_until_machine_has_cooled() -> None:
     machine = Machine(patience=30.5)
     machine.is_now("heavy")
     assert machine.wait() == 30.5
@@ -389,14 +395,14 @@ def test_patience_ends_and_is_not_spent_again_until_it_was_cool_once() -> None:
     assert machine.wait() == 30.5
 
 
-def test_a_reading_that_is_missing_changes_nothing() -> None:
+def test_sweep_heat_wait_keeps_last_thermal_level_when_reading_is_missing() -> None:
     machine = Machine(cools_at=5)
     machine.is_now("heavy")
     machine.is_now(None)
     assert machine.wait() == 5
 
 
-def test_no_patience_is_no_wait() -> None:
+def test_sweep_with_zero_heat_limit_does_not_wait_for_hot_machine() -> None:
     machine = Machine(patience=0)
     machine.is_now("heavy")
     assert machine.wait() == 0
