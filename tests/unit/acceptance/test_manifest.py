@@ -84,12 +84,12 @@ NOTHING_THAT_MATTERS = [
 ]  # fmt: skip
 
 
-def test_a_manifest_is_as_itself() -> None:
+def test_manifest_comparison_of_equal_manifests_finds_no_difference() -> None:
     assert differences(WAS, manifest()) == ()
 
 
 @pytest.mark.parametrize(("other", "field", "left", "right"), ONE_THING, ids=[one[1] for one in ONE_THING])
-def test_each_thing_that_decides_a_figure_is_named_alone_and_matters(
+def test_manifest_comparison_marks_performance_relevant_difference_as_relevant(
     other: Manifest, field: str, left: str, right: str
 ) -> None:
     assert differences(WAS, other) == (Difference(field, left, right, True),)
@@ -97,11 +97,11 @@ def test_each_thing_that_decides_a_figure_is_named_alone_and_matters(
 
 
 @pytest.mark.parametrize(("other", "field"), NOTHING_THAT_MATTERS, ids=[one[1] for one in NOTHING_THAT_MATTERS])
-def test_difference_that_decides_no_figure_does_not_matter(other: Manifest, field: str) -> None:
+def test_manifest_comparison_marks_performance_neutral_difference_as_irrelevant(other: Manifest, field: str) -> None:
     assert [(one.field, one.matters) for one in differences(WAS, other)] == [(field, False)]
 
 
-def test_no_field_of_a_manifest_is_left_out_of_the_comparison() -> None:
+def test_every_manifest_field_has_comparison_test_case() -> None:
     """A new field needs a decision whether it matters."""
     paths = [one[1].split(".") for one in (*ONE_THING, *NOTHING_THAT_MATTERS)]
     assert {path[0] for path in paths} == {field.name for field in fields(Manifest)}
@@ -109,17 +109,17 @@ def test_no_field_of_a_manifest_is_left_out_of_the_comparison() -> None:
     assert of_models == {field.name for field in fields(ModelManifest)}
 
 
-def test_the_size_of_another_file_is_not_said_beside_its_checksum() -> None:
+def test_manifest_comparison_names_checksum_but_not_size_of_changed_model_file() -> None:
     other = with_file("model.safetensors", sha256="66" * 32, bytes=7)
     assert [one.field for one in differences(WAS, other)] == ["models.draft.files.model.safetensors.sha256"]
 
 
-def test_of_a_model_without_files_the_name_is_all_that_tells_it_from_another() -> None:
+def test_manifest_comparison_distinguishes_models_without_files_by_name() -> None:
     one, other = (manifest(models={"target": ModelManifest(name, "none", 0, ())}) for name in ("a", "b"))
     assert differences(one, other) == (Difference("models.target.name", "a", "b", True),)
 
 
-def test_differences_that_matter_are_listed_first() -> None:
+def test_manifest_comparison_lists_relevant_differences_first() -> None:
     other = replace(with_model("draft", quantization="none"), created="later", python="3.13", harness="1")
     assert [(one.field, one.matters) for one in differences(WAS, other)] == [
         ("models.draft.quantization", True),
@@ -146,20 +146,20 @@ manifests = st.builds(
 
 @settings(deadline=None)  # times are the machine's
 @given(manifests)
-def test_a_manifest_comes_back_from_its_file_as_it_was(made: Manifest) -> None:
+def test_manifest_survives_json_round_trip(made: Manifest) -> None:
     assert parse_json(Manifest, to_json(made), "m.json") == made
 
 
 @settings(deadline=None)
 @given(manifests, manifests)
-def test_the_same_differs_whichever_side_is_asked(a: Manifest, b: Manifest) -> None:
+def test_manifest_comparison_is_symmetric(a: Manifest, b: Manifest) -> None:
     there = {(one.field, one.matters): (one.left, one.right) for one in differences(a, b)}
     back = {(one.field, one.matters): (one.right, one.left) for one in differences(b, a)}
     assert there == back
     assert all(left != right for left, right in there.values())
 
 
-def test_a_manifest_of_its_own_and_one_in_a_run_are_written_alike(tmp_path: Path) -> None:
+def test_manifest_in_run_folder_has_same_text_as_standalone_manifest(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run")
     number = folder.begin_session(WAS)
     assert (tmp_path / "run" / "manifests" / f"{number:04}.json").read_text(encoding="utf-8") == to_json(WAS)
@@ -174,7 +174,7 @@ def test_a_manifest_of_its_own_and_one_in_a_run_are_written_alike(tmp_path: Path
         (to_json(WAS).replace('"sha256": "5b', '"sha": "5b'), "m.json: models.draft.files[1].sha256"),
     ],
 )
-def test_a_file_that_is_no_manifest_is_refused_by_name_and_field(text: str, named: str) -> None:
+def test_manifest_parser_refuses_invalid_file_and_names_file_and_field(text: str, named: str) -> None:
     with pytest.raises(RunError) as refused:
         parse_json(Manifest, text, "m.json")
     assert named in refused.value.message
@@ -194,11 +194,11 @@ ASKED = Prompt("one", (("user", "Count."),), WorkloadClass.CHAT, 20, "mine")
         replace(ASKED, max_tokens=None),
     ],
 )
-def test_whatever_is_asked_otherwise_has_another_checksum(other: Prompt) -> None:
+def test_prompt_checksum_changes_with_messages_workload_and_max_tokens(other: Prompt) -> None:
     assert prompt_checksum([other]) != prompt_checksum([ASKED])
 
 
-def test_the_checksum_of_prompts_is_of_what_is_asked_and_in_which_order() -> None:
+def test_prompt_checksum_depends_on_prompt_order_but_not_on_name_or_group() -> None:
     second = replace(ASKED, messages=(("user", "Go on. ü"),))
     assert prompt_checksum([ASKED, second]) != prompt_checksum([second, ASKED])
     assert prompt_checksum([replace(ASKED, name="two", group="yours")]) == prompt_checksum([ASKED])

@@ -34,7 +34,7 @@ plain_texts = st.text(st.characters(exclude_characters="{}<>", codec="utf-8"), m
         'Of course {smiles}: {"name": "Anna", "age": 34}',
     ],
 )
-def test_right_json_object_passes_in_any_wrapping(answer: str) -> None:
+def test_json_object_checker_accepts_right_object_in_fences_prose_or_after_thought(answer: str) -> None:
     assert PERSON.complaint(answer) == ""
 
 
@@ -49,11 +49,11 @@ def test_right_json_object_passes_in_any_wrapping(answer: str) -> None:
         ('{"name": "Ann", "age": 34}', "'name' is 'Ann', not 'Anna'"),
     ],
 )
-def test_wrong_json_object_is_named_with_its_fault(answer: str, complaint: str) -> None:
+def test_json_object_checker_names_fault_of_wrong_answer(answer: str, complaint: str) -> None:
     assert PERSON.complaint(answer) == complaint
 
 
-def test_booleans_and_numbers_are_not_interchangeable() -> None:
+def test_json_object_checker_distinguishes_booleans_from_numbers() -> None:
     assert JsonObject({"a": "boolean"}, {"a": True}).complaint('{"a": true}') == ""
     assert JsonObject({"a": "boolean"}, {}).complaint('{"a": 1}') == "'a' is no boolean: 1"
     assert JsonObject({"a": "number"}, {"a": 1}).complaint('{"a": 1.0}') == ""
@@ -70,7 +70,7 @@ def test_booleans_and_numbers_are_not_interchangeable() -> None:
         '{"function": "set_heating", "arguments": {"room": "kitchen", "temperature": 21}}',
     ],
 )
-def test_right_tool_call_passes_in_any_form_models_write(answer: str) -> None:
+def test_tool_call_checker_accepts_right_call_in_every_common_format(answer: str) -> None:
     assert HEAT.complaint(answer) == ""
 
 
@@ -92,7 +92,7 @@ def test_right_tool_call_passes_in_any_form_models_write(answer: str) -> None:
         ),
     ],
 )
-def test_wrong_tool_call_is_named_with_its_fault(answer: str, complaint: str) -> None:
+def test_tool_call_checker_names_fault_of_wrong_answer(answer: str, complaint: str) -> None:
     assert HEAT.complaint(answer) == complaint
 
 
@@ -107,33 +107,35 @@ def test_wrong_tool_call_is_named_with_its_fault(answer: str, complaint: str) ->
         ('Paris: {"name": "anything", "arguments": {}}', "calls 'anything', where a question was asked"),
     ],
 )
-def test_question_wants_its_answer_and_no_tool_call(answer: str, complaint: str) -> None:
+def test_no_tool_call_checker_requires_mention_and_refuses_tool_call(answer: str, complaint: str) -> None:
     assert CAPITAL.complaint(answer) == complaint
 
 
 @given(json_objects, plain_texts, plain_texts)
-def test_json_object_is_found_anywhere_in_a_text(value: dict[str, Any], before: str, after: str) -> None:
+def test_json_object_search_finds_object_anywhere_in_text(value: dict[str, Any], before: str, after: str) -> None:
     assert list(objects(f"{before}{json.dumps(value)}{after}")) == [value]
 
 
 @given(st.text(min_size=1, max_size=8), json_objects, plain_texts)
-def test_tool_call_is_found_with_its_arguments(name: str, arguments: dict[str, Any], before: str) -> None:
+def test_tool_call_search_finds_name_and_arguments_after_plain_text(
+    name: str, arguments: dict[str, Any], before: str
+) -> None:
     answer = before + json.dumps({"name": name, "arguments": arguments})
     assert list(calls(answer)) == [(name, arguments)]
     assert ExpectedToolCall(frozenset({name}), name, arguments).complaint(answer) == ""
 
 
 @given(json_objects)
-def test_json_object_check_accepts_its_own_object(value: dict[str, Any]) -> None:
+def test_json_object_checker_accepts_json_text_of_expected_object(value: dict[str, Any]) -> None:
     assert JsonObject({}, value).complaint(json.dumps(value)) == ""
 
 
 @pytest.mark.parametrize("check", [PERSON, HEAT, CAPITAL])
 @given(st.text() | st.text('{}[]":,0123456789\\ntruefalse<think>/name', max_size=200))
-def test_checks_raise_no_error_on_any_answer(check: Check, answer: str) -> None:
+def test_canary_checkers_raise_no_error_on_arbitrary_answer(check: Check, answer: str) -> None:
     assert isinstance(check.complaint(answer), str)
 
 
 @pytest.mark.parametrize("answer", ['{"a":' * 100_000, "{" * 100_000, '{"a": ' + "9" * 10_000 + "}", "[" * 50_000])
-def test_hostile_answers_count_as_no_json_object(answer: str) -> None:
+def test_json_object_checker_rejects_deeply_nested_json_and_huge_number(answer: str) -> None:
     assert PERSON.complaint(answer) == "no JSON object"

@@ -21,7 +21,7 @@ PROMPT: dict[str, Any] = {
 CHECK: dict[str, Any] = {"kind": "tool_call", "allowed": ["ring"], "name": "ring", "arguments": {"times": 2}}
 
 
-def test_shipped_probes_and_canaries_load_in_their_full_numbers() -> None:
+def test_shipped_probe_and_canary_prompts_load_in_expected_numbers() -> None:
     shipped = FrozenPrompts.of_package()
     assert Counter(prompt.workload for prompt in shipped.probe) == dict.fromkeys(
         (WorkloadClass.CODE, WorkloadClass.TOOL_CALL, WorkloadClass.CHAT, WorkloadClass.PROSE), 4
@@ -34,7 +34,7 @@ def test_shipped_probes_and_canaries_load_in_their_full_numbers() -> None:
     assert all(prompt.max_tokens <= 64 for prompt in (*shipped.probe, *shipped.canaries))
 
 
-def test_shipped_prompts_are_not_among_the_benchmark_prompts() -> None:
+def test_shipped_probe_and_canary_prompts_do_not_occur_among_benchmark_prompts() -> None:
     held_out = {
         json.loads(line)["messages"][-1]["content"]
         for file in (resources.files("draftd.models.nano") / "prompts").iterdir()
@@ -65,9 +65,7 @@ def test_shipped_prompts_are_not_among_the_benchmark_prompts() -> None:
         ({"tokens": 8}, "line 1: tokens: got 8; allowed: Extra inputs are not permitted"),
     ],
 )
-def test_a_broken_prompt_is_named_with_file_line_field_and_what_is_allowed(
-    changed: dict[str, object], message: str
-) -> None:
+def test_prompt_parser_error_names_file_line_field_and_allowed_values(changed: dict[str, object], message: str) -> None:
     with pytest.raises(PromptError, match=message):
         parse(json.dumps({**PROMPT, **changed}), "f.jsonl", FrozenPrompt)
 
@@ -89,13 +87,13 @@ def test_a_broken_prompt_is_named_with_file_line_field_and_what_is_allowed(
         ),
     ],
 )
-def test_broken_check_of_a_canary_is_named_with_its_field(changed: dict[str, object], message: str) -> None:
+def test_canary_parser_error_names_invalid_field_of_check(changed: dict[str, object], message: str) -> None:
     line = json.dumps({**PROMPT, "check": {**CHECK, **changed}})
     with pytest.raises(PromptError, match=message):
         parse(line, "f.jsonl", Canary)
 
 
-def test_unknown_json_type_in_a_check_is_named() -> None:
+def test_canary_parser_error_names_unknown_json_type_in_check() -> None:
     line = json.dumps({**PROMPT, "check": {"kind": "json_object", "keys": {"a": "text"}, "values": {}}})
     with pytest.raises(
         PromptError, match=r"line 1: check\.json_object\.keys\.a: got 'text'; allowed: 'string', 'integer'"
@@ -113,12 +111,12 @@ def test_unknown_json_type_in_a_check_is_named() -> None:
         (f"{json.dumps(PROMPT)}\n\n{json.dumps(PROMPT)}", "f.jsonl, line 3: id: got 'one'; allowed: one that no line"),
     ],
 )
-def test_broken_prompt_file_is_named_with_its_line(text: str, message: str) -> None:
+def test_prompt_parser_refuses_empty_malformed_or_duplicate_lines_by_line_number(text: str, message: str) -> None:
     with pytest.raises(PromptError, match=message):
         parse(text, "f.jsonl", FrozenPrompt)
 
 
-def test_prompt_file_over_the_limit_is_refused() -> None:
+def test_prompt_file_with_more_prompts_than_limit_is_refused() -> None:
     lines = [json.dumps({**PROMPT, "id": str(number)}) for number in range(MOST_PROMPTS + 1)]
     assert len(parse("\n".join(lines[:-1]), "f.jsonl", FrozenPrompt)) == MOST_PROMPTS
     with pytest.raises(PromptError, match="257 prompts"):

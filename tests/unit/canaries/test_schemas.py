@@ -21,7 +21,7 @@ SCHEMA = schema_of(SOLD)
 BOOK = schema_of(ExpectedToolCall(frozenset({"stop", "book"}), "book", {"to": "Oslo", "seats": 2}))
 
 
-def test_canaries_that_want_json_have_a_schema() -> None:
+def test_canary_schema_exists_for_json_object_and_tool_call_checks_except_arrays() -> None:
     kinds = {canary.check.kind for canary in CANARIES if schema_of(canary.check) is not None}
     assert kinds == {"json_object", "tool_call"}
     assert schema_of(JsonObject({"fruits": "array"}, {})) is None
@@ -43,7 +43,7 @@ nearly_right = {
     | st.dictionaries(st.sampled_from([*nearly_right]), anything)
     | anything
 )
-def test_object_schema_agrees_with_the_jsonschema_library(value: object) -> None:
+def test_json_object_schema_check_agrees_with_jsonschema_library(value: object) -> None:
     assert_same_reading(value, SCHEMA)
 
 
@@ -53,7 +53,7 @@ def test_object_schema_agrees_with_the_jsonschema_library(value: object) -> None
         "arguments": st.fixed_dictionaries({"to": st.just("Oslo") | scalars, "seats": st.just(2) | scalars}) | anything,
     })
 )  # fmt: skip
-def test_tool_call_schema_agrees_with_the_jsonschema_library(value: object) -> None:
+def test_tool_call_schema_check_agrees_with_jsonschema_library(value: object) -> None:
     assert_same_reading(value, BOOK)
 
 
@@ -83,7 +83,7 @@ def leaves(value: object) -> Iterator[object]:
         ('{"fruit": "fig", "count": 3, "price": 0.5}', "no key 'ripe'"),
     ],
 )
-def test_value_that_breaks_its_schema_is_named(answer: str, message: str) -> None:
+def test_schema_check_names_fault_of_answer_that_violates_schema(answer: str, message: str) -> None:
     assert SCHEMA is not None
     assert mismatch(answer, SCHEMA).startswith(message)
 
@@ -91,7 +91,7 @@ def test_value_that_breaks_its_schema_is_named(answer: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("mismatch", "message"), [("", "its schema accepts what is wrong"), ("no", "its schema rejects what is right: no")]
 )
-def test_selftest_reports_a_schema_that_accepts_or_rejects_wrongly(
+def test_canary_self_check_reports_schema_check_that_accepts_or_rejects_wrongly(
     mismatch: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selftest, "mismatch", lambda answer, schema: mismatch)

@@ -69,13 +69,13 @@ def for_grafana(settings: Alerting) -> dict[str, dict[str, Any]]:
     return {rule["title"]: rule for rule in group["rules"]}
 
 
-def test_each_alert_asks_for_its_level_and_those_for_people_for_none() -> None:
+def test_alert_rules_carry_expected_fallback_level_labels() -> None:
     assert {rule.name: rule.labels.get("fallback_level") for rule in RULES} == WANTED
     names = {level.label for level in (*FallbackLevel, *RemoteLevel)} - {"full", "speculative"}
     assert {level for level in WANTED.values() if level} <= names
 
 
-def test_alert_rules_keep_their_unique_uids() -> None:
+def test_alert_rule_uids_are_unique_and_derived_from_names() -> None:
     assert {rule.name: rule.uid for rule in RULES}["DraftdAcceptanceBelowFloor"] == "draftd-acceptance-below-floor"
     assert len({rule.uid for rule in RULES}) == len(RULES)
 
@@ -100,7 +100,7 @@ def test_prometheus_and_grafana_rules_have_the_same_expression(rule: AlertRule) 
 
 
 @each_rule
-def test_no_data_is_normal_and_a_data_source_that_fails_moves_no_level(rule: AlertRule) -> None:
+def test_grafana_rules_map_missing_data_to_ok_and_only_absent_alert_fires_on_query_error(rule: AlertRule) -> None:
     theirs = for_grafana(Alerting())[rule.name]
     assert theirs["noDataState"] == "OK"
     assert theirs["execErrState"] == ("Alerting" if rule.name == "DraftdAbsent" else "KeepLast")
@@ -110,7 +110,7 @@ def test_grafana_rules_contain_no_dollar_sign() -> None:
     assert "$" not in grafana_rules(Alerting())
 
 
-def test_single_setting_scales_every_duration_of_the_rules() -> None:
+def test_window_seconds_setting_scales_every_duration_of_alert_rules() -> None:
     def shortened(text: str) -> str:
         seconds = {"d": 86400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
 
@@ -129,7 +129,7 @@ def test_single_setting_scales_every_duration_of_the_rules() -> None:
     assert shortened(text) == prometheus_rules(Alerting(window_seconds=5)).replace("for: 0s", "for: at once")
 
 
-def test_a_drift_has_fired_before_its_baseline_knows_of_it() -> None:
+def test_alert_baseline_offset_exceeds_two_windows() -> None:
     settings = Alerting()
     assert settings.baseline_offset_windows > 2  # the window, and as long again until it fires
 
@@ -138,11 +138,11 @@ def test_a_drift_has_fired_before_its_baseline_knows_of_it() -> None:
     ("seconds", "written"),
     [(300, "5m"), (5, "5s"), (0.5, "500ms"), (21600, "6h"), (90, "1m30s"), (86400.25, "1d250ms")],
 )
-def test_a_duration_is_written_exactly(seconds: float, written: str) -> None:
+def test_prometheus_duration_is_formatted_exactly(seconds: float, written: str) -> None:
     assert duration(seconds) == written
 
 
-def test_no_time_at_all_is_no_duration() -> None:
+def test_prometheus_duration_of_zero_seconds_is_refused() -> None:
     with pytest.raises(ValueError, match=r"seconds: got 0; allowed: at least 0\.001"):
         duration(0)
 
@@ -153,13 +153,13 @@ def sections() -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def test_each_alert_has_its_runbook_and_nothing_else_claims_to_be_one() -> None:
+def test_runbooks_have_one_section_for_each_alert_rule_and_name_no_unknown_alert() -> None:
     assert list(sections()) == ["How to read them", *(rule.name for rule in RULES)]
     assert set(re.findall(r"\bDraftd[A-Z]\w+", RUNBOOKS)) == set(WANTED)
 
 
 @each_rule
-def test_a_runbook_tells_severity_level_and_panel_as_they_are(rule: AlertRule) -> None:
+def test_runbook_heading_states_severity_level_and_dashboard_panel_of_alert_rule(rule: AlertRule) -> None:
     text = sections()[rule.name]
     level = rule.labels.get("fallback_level")
     asks = f"asks for `{level}`" if level else "for people"
@@ -177,20 +177,20 @@ def test_a_runbook_tells_severity_level_and_panel_as_they_are(rule: AlertRule) -
         assert f"**{part}**" in text
 
 
-def test_each_alert_has_a_cause_that_fires_it_in_the_real_stack() -> None:
+def test_every_alert_rule_has_scenario_in_stack_tests() -> None:
     scenes = "".join(file.read_text() for file in (ROOT / "tests" / "stack" / "alarms").glob("*.py"))
     assert set(re.findall(r'"(Draftd[A-Z]\w+)"', scenes)) == set(WANTED)
 
 
 @each_rule
-def test_an_alert_leads_to_its_runbook(rule: AlertRule) -> None:
+def test_alert_rule_runbook_url_points_to_existing_section(rule: AlertRule) -> None:
     link, _, anchor = rule.annotations(".Value")["runbook_url"].partition("#")
     assert link == f"{DOCS_URL}/runbooks.md"
     assert DOCS_URL.startswith("https://")
     assert anchor in {title.lower().replace(" ", "-") for title in sections()}
 
 
-def test_the_runbooks_figures_are_those_of_the_settings() -> None:
+def test_runbook_text_states_threshold_values_of_alert_settings() -> None:
     settings = Alerting()
     text = " ".join(RUNBOOKS.split())
     for said in (

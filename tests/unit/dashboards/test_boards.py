@@ -38,16 +38,16 @@ def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
     return set(itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])))
 
 
-def test_uids_are_those_that_alerts_and_links_use() -> None:
+def test_dashboard_uids_consist_of_draftd_prefix_and_board_name() -> None:
     assert [one["uid"] for one in made()] == UIDS
 
 
-def test_the_schema_is_the_one_that_grafana_12_writes(dashboard: dict[str, Any]) -> None:
+def test_dashboard_has_schema_version_42_and_no_id(dashboard: dict[str, Any]) -> None:
     assert dashboard["schemaVersion"] == 42
     assert "id" not in dashboard
 
 
-def test_no_panel_overlaps_another_or_leaves_the_grid(dashboard: dict[str, Any]) -> None:
+def test_dashboard_panels_do_not_overlap_or_exceed_grid_width(dashboard: dict[str, Any]) -> None:
     taken: set[tuple[int, int]] = set()
     for panel in dashboard["panels"]:
         here = cells(panel)
@@ -56,14 +56,14 @@ def test_no_panel_overlaps_another_or_leaves_the_grid(dashboard: dict[str, Any])
         taken |= here
 
 
-def test_rows_have_titles_and_no_holes(dashboard: dict[str, Any]) -> None:
+def test_dashboard_grid_has_no_gaps_and_all_panels_have_titles(dashboard: dict[str, Any]) -> None:
     assert dashboard["panels"][0]["type"] == "row"
     covered = set().union(*(cells(panel) for panel in dashboard["panels"]))
     assert len(covered) == COLUMNS * (1 + max(y for _, y in covered))
     assert all(panel["title"] for panel in dashboard["panels"])
 
 
-def test_every_panel_says_what_it_shows_and_in_which_unit(dashboard: dict[str, Any]) -> None:
+def test_dashboard_panels_have_unit_description_query_and_legend(dashboard: dict[str, Any]) -> None:
     for panel in panels(dashboard):
         assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
         assert len(panel["description"]) > 20, panel["title"]
@@ -72,13 +72,13 @@ def test_every_panel_says_what_it_shows_and_in_which_unit(dashboard: dict[str, A
         assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
 
 
-def test_a_panel_keeps_its_id_for_as_long_as_its_title(dashboard: dict[str, Any]) -> None:
+def test_dashboard_panel_ids_are_unique_and_derived_from_titles(dashboard: dict[str, Any]) -> None:
     ids = [panel["id"] for panel in panels(dashboard)]
     assert len(set(ids)) == len(ids)
     assert ids == [panel_id(panel["title"]) for panel in panels(dashboard)]
 
 
-def test_every_variable_that_is_used_is_offered_with_all_of_its_values(dashboard: dict[str, Any]) -> None:
+def test_dashboard_declares_used_variables_as_multi_value_with_all_selected(dashboard: dict[str, Any]) -> None:
     variables = {one["name"]: one for one in dashboard["templating"]["list"]}
     assert list(variables) == ["datasource", "model", "draft", "workload", "instance"]
     for name in ("model", "draft", "workload", "instance"):
@@ -88,7 +88,7 @@ def test_every_variable_that_is_used_is_offered_with_all_of_its_values(dashboard
     assert used <= set(variables)
 
 
-def test_dashboards_use_the_chosen_and_provisioned_data_sources(
+def test_dashboard_panels_use_selected_data_source(
     dashboard: dict[str, Any],
 ) -> None:
     assert (
@@ -98,14 +98,14 @@ def test_dashboards_use_the_chosen_and_provisioned_data_sources(
     assert all(panel["datasource"]["uid"] == "${datasource}" for panel in panels(dashboard))
 
 
-def test_dashboards_link_to_one_another_and_take_time_and_variables_along(dashboard: dict[str, Any]) -> None:
+def test_dashboard_links_to_other_dashboards_keep_time_range_and_variables(dashboard: dict[str, Any]) -> None:
     (link,) = dashboard["links"]
     assert link["tags"] == dashboard["tags"] == ["draftd"]
     assert (link["type"], link["keepTime"], link["includeVars"]) == ("dashboards", True, True)
     assert "placement" not in link, "it would be hidden in a menu"
 
 
-def test_changes_of_level_and_flag_are_marked(dashboard: dict[str, Any]) -> None:
+def test_dashboard_annotations_mark_fallback_level_and_feature_flag_changes(dashboard: dict[str, Any]) -> None:
     marks = {one["name"]: one for one in dashboard["annotations"]["list"]}
     assert list(marks) == [
         "Fallback level",
@@ -128,7 +128,7 @@ def test_changes_of_level_and_flag_are_marked(dashboard: dict[str, Any]) -> None
     assert "changes(draftd_flag_enabled" in marks["Feature flag"]["target"]["expr"]
 
 
-def test_a_latency_panel_leads_to_traces_of_the_time_it_shows() -> None:
+def test_latency_panels_link_to_traces_of_displayed_time_range() -> None:
     latency = made()[KEYS.index("latency")]
     linked = {panel["title"]: panel["links"][0]["url"] for panel in panels(latency) if panel.get("links")}
     assert {"Whole request", "Time to first token", "Prefill", "Requests by outcome"} <= set(linked)
@@ -141,7 +141,7 @@ def test_a_latency_panel_leads_to_traces_of_the_time_it_shows() -> None:
     assert len(drawn) >= 15
 
 
-def test_thresholds_are_those_of_the_alerts() -> None:
+def test_dashboard_thresholds_follow_alert_settings() -> None:
     other = dataclasses.replace(
         Alerting(), acceptance_floor=0.123, drift_ratio=0.456, speedup_floor=1.2345, ttft_floor_seconds=0.789,
         min_drafts=4321, critical_share=0.654, window_seconds=77.0,
@@ -153,6 +153,6 @@ def test_thresholds_are_those_of_the_alerts() -> None:
     assert "[1m17s]" in text
 
 
-def test_dashboards_name_no_machine_they_were_made_on(dashboard: dict[str, Any]) -> None:
+def test_dashboard_contains_no_local_paths_or_loopback_addresses(dashboard: dict[str, Any]) -> None:
     text = json.dumps(dashboard)
     assert not re.search(r"/(?:home|root|Users|work|tmp)/|127\.0\.0\.1|localhost", text)

@@ -16,13 +16,15 @@ def test_committed_dashboards_and_rules_are_up_to_date() -> None:
     assert main(["--check"]) == 0
 
 
-def test_everything_in_the_packages_folder_is_generated() -> None:
+def test_packaged_grafana_folder_contains_only_generated_files() -> None:
     packaged = ROOT / "daemon" / "draftd" / "grafana"
     files = {path.relative_to(ROOT) for path in packaged.rglob("*.*") if path.suffix in (".json", ".yaml")}
     assert files == {path for path in generated(Alerting()) if path.is_relative_to("daemon")}
 
 
-def test_a_file_that_differs_is_named_and_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dashboard_generator_check_names_outdated_file_and_plain_run_rewrites_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([], tmp_path) == 0
     assert main(["--check"], tmp_path) == 0
     board = tmp_path / "daemon/draftd/grafana/dashboards/overview.json"
@@ -39,11 +41,11 @@ def test_a_file_that_differs_is_named_and_written_anew(tmp_path: Path, capsys: p
     assert board.read_text() == written
 
 
-def test_writing_twice_gives_the_same(tmp_path: Path) -> None:
+def test_dashboard_generator_output_is_deterministic(tmp_path: Path) -> None:
     assert generated(Alerting()) == generated(Alerting())
 
 
-def test_links_lead_to_a_copy_of_the_documents_where_there_is_one() -> None:
+def test_generated_alert_files_use_given_documentation_url() -> None:
     shipped, copied = generated(Alerting()), generated(Alerting(), "https://docs.example.org/draftd")
     for path, text in shipped.items():
         assert copied[path] == text.replace(DOCS_URL, "https://docs.example.org/draftd")
@@ -51,6 +53,6 @@ def test_links_lead_to_a_copy_of_the_documents_where_there_is_one() -> None:
             assert f"runbook_url: {DOCS_URL}/runbooks.md#draftdabsent" in text
 
 
-def test_the_package_tells_the_same_address_of_its_documents() -> None:
+def test_pyproject_documentation_url_equals_dashboard_documentation_url() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["urls"]["Documentation"] == DOCS_URL

@@ -66,11 +66,11 @@ def undeclared(expression: str) -> list[str]:
     ]
 
 
-def test_every_query_names_what_is_declared(dashboards: list[Dashboard]) -> None:
+def test_dashboard_queries_use_only_declared_metrics_and_labels(dashboards: list[Dashboard]) -> None:
     assert {where: bad for where, expression in expressions(dashboards) if (bad := undeclared(expression))} == {}
 
 
-def test_every_legend_and_variable_names_labels_that_are_declared(dashboards: list[Dashboard]) -> None:
+def test_dashboard_legends_and_variables_use_only_labels_of_their_metrics(dashboards: list[Dashboard]) -> None:
     labels_by_name = declared()
     for dashboard in dashboards:
         for panel in dashboard.panels:
@@ -83,12 +83,12 @@ def test_every_legend_and_variable_names_labels_that_are_declared(dashboards: li
         assert label in labels_by_name[next(uses(metric)).name]
 
 
-def test_every_alert_names_what_is_declared() -> None:
+def test_alert_and_recording_rules_use_only_declared_metrics_and_labels() -> None:
     rules = [(rule.name, rule.expr) for rule in (*alert_rules(Alerting()), *recording_rules(Alerting()))]
     assert {name: bad for name, expression in rules if (bad := undeclared(expression))} == {}
 
 
-def test_every_metric_is_on_a_dashboard_or_deliberately_not(dashboards: list[Dashboard]) -> None:
+def test_every_catalog_metric_is_on_dashboard_or_listed_as_omitted(dashboards: list[Dashboard]) -> None:
     named = {re.sub("_(bucket|count|sum)$", "", use.name) for _, text in expressions(dashboards) for use in uses(text)}
     missing = {metric for metric in (*catalog.METRICS, *catalog.SDK_METRICS) if metric.prometheus not in named}
     assert {metric.name for metric in missing} == {metric.name for metric in DELIBERATELY_NOT}
@@ -107,18 +107,18 @@ def test_every_metric_is_on_a_dashboard_or_deliberately_not(dashboards: list[Das
         ('count_values by (instance) ("to", draftd_flag_enabled{gen_ai_request_model=~"$model"}) or vector(0)', []),
     ],
 )
-def test_a_name_that_nobody_declares_is_found(expression: str, wrong: list[str]) -> None:
+def test_query_check_reports_undeclared_metric_and_label_names(expression: str, wrong: list[str]) -> None:
     assert undeclared(expression) == wrong
 
 
-def test_parsed_query_gives_each_metric_with_its_labels() -> None:
+def test_query_parser_returns_each_metric_with_its_labels() -> None:
     metrics = list(
         uses('max(sum by (a) (increase(x{b="c{d}"}[5m:10s] offset 1h)) / on (a) group_left () (y > bool 0))')
     )
     assert metrics == [Use("x", frozenset({"a", "b"})), Use("y", frozenset({"a"}))]
 
 
-def test_ratios_and_counts_are_written_so_that_nothing_is_nan_and_nothing_is_lost() -> None:
+def test_query_builders_guard_ratio_denominator_and_count_young_daemons() -> None:
     assert over("a", "b") == "a / (b > 0)"
     metric = Metric("x", catalog.InstrumentKind.GAUGE, "", "")
     assert per_minute(metric, "").endswith(" * 60000 / $__rate_interval_ms")
@@ -126,7 +126,7 @@ def test_ratios_and_counts_are_written_so_that_nothing_is_nan_and_nothing_is_los
     assert "otelcol_process_uptime < 90 or" in counted(EXTERNALS[0], "", "1m30s")
 
 
-def test_gauge_queries_ignore_daemons_that_stopped_exporting(dashboards: list[Dashboard]) -> None:
+def test_dashboard_and_alert_gauge_queries_ignore_daemons_that_stopped_exporting(dashboards: list[Dashboard]) -> None:
     """The collector still offers the last values of a dead daemon."""
     kinds = (catalog.InstrumentKind.GAUGE, catalog.InstrumentKind.UP_DOWN_COUNTER)
     gauges = {one.prometheus for one in catalog.METRICS if one.kind in kinds} - {
@@ -140,7 +140,7 @@ def test_gauge_queries_ignore_daemons_that_stopped_exporting(dashboards: list[Da
             assert exporting(FRESH) in text or exporting(Alerting().fresh) in text, where
 
 
-def test_denominators_of_all_queries_are_guarded_against_zero(dashboards: list[Dashboard]) -> None:
+def test_dashboard_query_denominators_are_guarded_against_zero(dashboards: list[Dashboard]) -> None:
     for where, expression in expressions(dashboards):
         for division in re.finditer(r" / ", re.sub(r'"[^"]*"', "", expression)):
             behind = re.sub(r'"[^"]*"', "", expression)[division.end() :]

@@ -47,12 +47,12 @@ class Canned(Source):
         (Shown(0, 60, scrape=0.5), "500ms", "2s"),
     ],
 )
-def test_intervals_are_chosen_as_grafana_chooses_them(shown: Shown, step: str, rate: str) -> None:
+def test_dashboard_renderer_substitutes_step_and_rate_intervals_of_grafana(shown: Shown, step: str, rate: str) -> None:
     assert shown.put_in("$__interval $__rate_interval", {}) == f"{step} {rate}"
     assert float(shown.put_in("$__rate_interval_ms", {})) == shown.rate * 1000
 
 
-def test_variables_and_the_range_are_put_in_and_an_unknown_one_is_an_error() -> None:
+def test_dashboard_renderer_substitutes_variables_and_refuses_unknown_variable() -> None:
     shown = Shown(100, 1900)
     assert shown.put_in('x{a=~"$model"}[$__range] / ${model}', {"model": ".*"}) == 'x{a=~".*"}[1800s] / .*'
     with pytest.raises(KeyError):
@@ -76,11 +76,13 @@ def test_variables_and_the_range_are_put_in_and_an_unknown_one_is_an_error() -> 
         (float("nan"), "short", None, "NaN"),
     ],
 )
-def test_values_are_written_with_their_units(value: float, unit: str, decimals: int | None, text: str) -> None:
+def test_dashboard_renderer_formats_values_with_grafana_units(
+    value: float, unit: str, decimals: int | None, text: str
+) -> None:
     assert written(value, unit, decimals) == text
 
 
-def test_a_value_has_the_colour_of_the_last_threshold_that_it_reached() -> None:
+def test_dashboard_renderer_colours_value_by_highest_threshold_reached() -> None:
     steps = [{"value": None, "color": "red"}, {"value": 1, "color": "green"}]
     assert [theme.of_value(value, steps) for value in (0.99, 1.0)] == [theme.color("red"), theme.color("green")]
 
@@ -95,7 +97,7 @@ def kinds_of_panels(dashboard: Dashboard) -> int:
 
 
 @pytest.mark.slow
-def test_every_dashboard_is_drawn_and_every_kind_of_panel_without_data(
+def test_dashboard_renderer_draws_every_dashboard_with_and_without_data_at_same_size(
     dashboards: list[Dashboard], tmp_path: Path
 ) -> None:
     shown, drawn_empty = Shown(1_700_000_000, 1_700_000_060), set[str]()
@@ -111,7 +113,7 @@ def test_every_dashboard_is_drawn_and_every_kind_of_panel_without_data(
         assert full != empty
 
 
-def test_a_kind_of_panel_that_it_does_not_know_is_an_error(dashboards: list[Dashboard], tmp_path: Path) -> None:
+def test_dashboard_renderer_refuses_unknown_panel_type(dashboards: list[Dashboard], tmp_path: Path) -> None:
     text = json.loads(dashboard_json(boards(Alerting())[0]))
     text["panels"][1]["type"] = "piechart"
     with pytest.raises(NotImplementedError, match="piechart"):

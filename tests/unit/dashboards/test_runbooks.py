@@ -46,12 +46,12 @@ def commands() -> list[str]:
     return [one for one in spans() if one.startswith("draftd ")]
 
 
-def test_commands_named_by_the_runbooks_are_found() -> None:
+def test_runbooks_contain_at_least_ten_commands() -> None:
     assert len(commands()) >= 10
 
 
 @pytest.mark.parametrize("command", commands())
-def test_a_runbooks_command_is_taken_with_its_options(command: str) -> None:
+def test_runbook_command_line_is_accepted_by_command_parser(command: str) -> None:
     """The command is parsed as on a terminal, and not run."""
     name, *arguments = shlex.split(command.replace("FILE", __file__).replace(_GAP, "text"))[1:]
     taken = load(name)
@@ -84,13 +84,13 @@ def quoted(text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("span", [one for one in spans() if not one.startswith(("draftd ", "python -m "))])
-def test_a_runbooks_name_is_that_of_something(span: str) -> None:
+def test_runbook_code_spans_name_existing_settings_metrics_errors_or_files(span: str) -> None:
     name = re.split(r" ?= ?", span)[0]  # a setting or a variable with its value
     pattern = re.compile(re.escape(name).replace(re.escape(_GAP), r"\w+"))
     assert (ROOT / name).is_file() or any(pattern.fullmatch(one) for one in names()), span
 
 
-def test_a_runbooks_panels_are_on_the_dashboard_that_it_names() -> None:
+def test_runbook_panel_names_exist_on_generated_dashboards() -> None:
     titles: dict[str, set[str]] = {}
     for board in boards(Alerting()):
         titles[board.title] = {panel.title for panel in parsed(written(board)).panels}

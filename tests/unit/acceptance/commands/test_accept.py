@@ -53,7 +53,9 @@ def wanting(folder: Path, samples: int = 4, text: str = SPEC) -> str:
     return str(path)
 
 
-def test_promoted_ends_with_0_and_the_verdict_is_the_last_line(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
+def test_gate_command_exits_with_0_and_prints_verdict_last_when_promoted(
+    draftd: Draftd, measured: Path, tmp_path: Path
+) -> None:
     ran = draftd("gate", "--run", str(measured), "--spec", wanting(tmp_path))
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
@@ -64,7 +66,7 @@ def test_promoted_ends_with_0_and_the_verdict_is_the_last_line(draftd: Draftd, m
     assert lines[-1] == "promoted: k4 meets 1 of 1 criteria of 'ours'"
 
 
-def test_not_promoted_ends_with_1_and_names_the_failed_criterion(
+def test_gate_command_exits_with_1_and_names_unproven_criterion_when_not_promoted(
     draftd: Draftd, measured: Path, tmp_path: Path
 ) -> None:
     ran = draftd("gate", "--run", str(measured), "--spec", wanting(tmp_path, samples=9))
@@ -74,7 +76,9 @@ def test_not_promoted_ends_with_1_and_names_the_failed_criterion(
     assert ran.out.splitlines()[-1].startswith("not promoted: k4 meets 0 of 1 criteria")
 
 
-def test_not_judged_ends_with_2_and_names_the_field(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
+def test_gate_command_exits_with_2_and_names_differing_field_when_not_judged(
+    draftd: Draftd, measured: Path, tmp_path: Path
+) -> None:
     folder = synthetic_run(
         tmp_path / "mixed",
         manifests=(manifest(), replace(manifest(), backend="cpu")),
@@ -91,14 +95,18 @@ def test_not_judged_ends_with_2_and_names_the_field(draftd: Draftd, measured: Pa
 
 
 @pytest.mark.parametrize("option", ["--spec", "--run", "--baseline"])
-def test_gate_with_a_missing_file_exits_with_2(draftd: Draftd, measured: Path, tmp_path: Path, option: str) -> None:
+def test_gate_command_exits_with_2_when_spec_run_or_baseline_is_missing(
+    draftd: Draftd, measured: Path, tmp_path: Path, option: str
+) -> None:
     arguments = {"--run": str(measured), "--spec": wanting(tmp_path)} | {option: str(tmp_path / "none")}
     ran = draftd("gate", *(part for pair in arguments.items() for part in pair))
     assert ran.code == 2
     assert ran.out.startswith("not judged: ")
 
 
-def test_a_spec_that_is_wrong_ends_with_2_and_names_the_line(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
+def test_gate_command_exits_with_2_and_names_line_of_invalid_spec(
+    draftd: Draftd, measured: Path, tmp_path: Path
+) -> None:
     spec = wanting(tmp_path, text=SPEC.replace("metric", "metrik"))
     ran = draftd("gate", "--run", str(measured), "--spec", spec, "--json", "--junit", str(tmp_path / "gate.xml"))
     assert ran.code == 2
@@ -108,13 +116,15 @@ def test_a_spec_that_is_wrong_ends_with_2_and_names_the_line(draftd: Draftd, mea
     assert Xml.parse(tmp_path / "gate.xml").getroot().get("errors") == "1"
 
 
-def test_gate_without_a_run_exits_with_2(draftd: Draftd) -> None:
+def test_gate_command_without_run_option_exits_with_2(draftd: Draftd) -> None:
     ran = draftd("gate")
     assert ran.code == 2
     assert "--run" in ran.err
 
 
-def test_gate_prints_the_json_that_it_saves_in_the_run(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
+def test_gate_command_prints_same_json_verdict_that_run_folder_stores(
+    draftd: Draftd, measured: Path, tmp_path: Path
+) -> None:
     ran = draftd("gate", "--run", str(measured), "--spec", wanting(tmp_path), "--json")
     assert ran.out.count("\n") == 1
     verdict = json.loads(ran.out)
@@ -124,7 +134,7 @@ def test_gate_prints_the_json_that_it_saves_in_the_run(draftd: Draftd, measured:
     assert (only["samples"], only["outcome"], only["arm"]) == (8, "passed", "k4")
 
 
-def test_junit_is_written_beside_what_is_printed(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
+def test_gate_command_writes_junit_file_with_failed_criterion(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
     junit = tmp_path / "gate.xml"
     ran = draftd("gate", "--run", str(measured), "--spec", wanting(tmp_path, samples=9), "--junit", str(junit))
     assert ran.code == 1
@@ -133,13 +143,17 @@ def test_junit_is_written_beside_what_is_printed(draftd: Draftd, measured: Path,
     assert failure.get("type") == "too_few_samples"
 
 
-def test_junit_that_cannot_be_written_is_asked_wrongly(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
+def test_gate_command_exits_with_2_when_junit_file_cannot_be_written(
+    draftd: Draftd, measured: Path, tmp_path: Path
+) -> None:
     ran = draftd("gate", "--run", str(measured), "--spec", wanting(tmp_path), "--junit", str(tmp_path / "no" / "x.xml"))
     assert ran.code == 2
     assert "--junit" in ran.err
 
 
-def test_gate_judges_a_run_in_which_it_cannot_save_the_verdict(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
+def test_gate_command_promotes_run_and_warns_when_verdict_cannot_be_saved(
+    draftd: Draftd, measured: Path, tmp_path: Path
+) -> None:
     stands_in_the_way = measured / "gate.json.new"
     stands_in_the_way.mkdir()
     try:
@@ -150,13 +164,13 @@ def test_gate_judges_a_run_in_which_it_cannot_save_the_verdict(draftd: Draftd, m
     assert "gate.json was not written" in ran.err
 
 
-def test_gate_replaces_the_saved_verdict_of_the_run(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
+def test_gate_command_replaces_verdict_saved_in_run_folder(draftd: Draftd, measured: Path, tmp_path: Path) -> None:
     draftd("gate", "--run", str(measured), "--spec", wanting(tmp_path))
     draftd("gate", "--run", str(measured), "--spec", wanting(tmp_path, text="name = 4"))
     assert json.loads((measured / "gate.json").read_text())["decision"] == "not_judged"
 
 
-def test_gate_without_a_spec_judges_by_the_shipped_spec(draftd: Draftd, measured: Path) -> None:
+def test_gate_command_without_spec_option_judges_by_shipped_spec(draftd: Draftd, measured: Path) -> None:
     assert draftd("gate", "--print-spec").out == shipped_text()
     ran = draftd("gate", "--run", str(measured), "--json")
     assert ran.code == 1

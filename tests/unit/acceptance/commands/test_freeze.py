@@ -34,7 +34,7 @@ def written(draftd: Run, tmp_path: Path) -> Path:
     return path
 
 
-def test_written_manifest_and_shown_one_are_the_same(draftd: Run, written: Path) -> None:
+def test_freeze_command_shows_manifest_that_it_writes(draftd: Run, written: Path) -> None:
     made = taken(written.read_bytes())
     assert (made.backend, set(made.models)) == ("scripted", {"target", "draft"})
     assert set(made.prompts) == {f"sweep.{group}" for group in GROUPS}
@@ -54,14 +54,14 @@ def test_written_manifest_and_shown_one_are_the_same(draftd: Run, written: Path)
     assert taken(told.out).settings == made.settings
 
 
-def test_freeze_check_passes_for_the_daemon_that_was_frozen(draftd: Run, written: Path) -> None:
+def test_freeze_check_passes_for_same_daemon(draftd: Run, written: Path) -> None:
     ran = draftd("freeze", "--check", str(written))
     assert ran.code == 0
     assert "no relevant difference from" in ran.out
     assert json.loads(draftd("freeze", "--check", str(written), "--json").out)["same"] is True
 
 
-def test_freeze_check_fails_and_names_differences_with_both_values(draftd: Run, written: Path) -> None:
+def test_freeze_check_fails_and_shows_both_values_of_relevant_difference(draftd: Run, written: Path) -> None:
     other = rewritten(written, python="2.7.18", created="long ago")
     ran = draftd("freeze", "--check", other)
     assert ran.code == 1
@@ -76,26 +76,26 @@ def test_freeze_check_fails_and_names_differences_with_both_values(draftd: Run, 
     assert said["differences"][0] == {"field": "python", "left": "2.7.18", "right": python, "matters": True}
 
 
-def test_freeze_check_passes_differences_that_do_not_matter(draftd: Run, written: Path) -> None:
+def test_freeze_check_passes_despite_irrelevant_manifest_difference(draftd: Run, written: Path) -> None:
     ran = draftd("freeze", "--check", rewritten(written, harness="0.0.1"))
     assert ran.code == 0
     assert "harness" in ran.out
 
 
-def test_a_new_manifest_is_written_even_where_the_check_fails(draftd: Run, written: Path, tmp_path: Path) -> None:
+def test_freeze_command_writes_new_manifest_even_when_check_fails(draftd: Run, written: Path, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh.json"
     assert draftd("freeze", "--check", rewritten(written, cores=0), "--out", str(fresh)).code == 1
     assert taken(fresh.read_bytes()).cores == taken(written.read_bytes()).cores
 
 
-def test_a_checksum_is_shortened_on_the_table_only(draftd: Run, written: Path) -> None:
+def test_freeze_check_shortens_checksum_in_table_but_not_in_json(draftd: Run, written: Path) -> None:
     prompts = json.loads(written.read_text())["prompts"] | {"sweep.code": "ab" * 32}
     other = rewritten(written, prompts=prompts)
     assert "ab" * 6 + "…" in draftd("freeze", "--check", other).out
     assert "ab" * 32 in draftd("freeze", "--check", other, "--json").out
 
 
-def test_a_run_stores_its_manifest_and_refuses_a_different_one(draftd: Run, tmp_path: Path) -> None:
+def test_freeze_command_stores_manifest_in_run_and_refuses_different_daemon(draftd: Run, tmp_path: Path) -> None:
     run = tmp_path / "run"
     for sessions in (1, 2):
         assert draftd("freeze", "--run", str(run)).code == 0
@@ -110,7 +110,7 @@ def test_a_run_stores_its_manifest_and_refuses_a_different_one(draftd: Run, tmp_
 
 
 @pytest.mark.parametrize(("text", "named"), [("{}", "created"), ("nothing of the kind", "got")])
-def test_a_file_that_is_no_manifest_is_refused(draftd: Run, tmp_path: Path, text: str, named: str) -> None:
+def test_freeze_check_refuses_file_that_is_no_manifest(draftd: Run, tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "m.json"
     path.write_text(text)
     ran = draftd("freeze", "--check", str(path))
@@ -119,13 +119,13 @@ def test_a_file_that_is_no_manifest_is_refused(draftd: Run, tmp_path: Path, text
     assert named in ran.err
 
 
-def test_freeze_check_names_a_missing_manifest_file(draftd: Run, tmp_path: Path) -> None:
+def test_freeze_check_of_missing_manifest_file_fails_with_no_such_file(draftd: Run, tmp_path: Path) -> None:
     ran = draftd("freeze", "--check", str(tmp_path / "none.json"))
     assert ran.code == 1
     assert "No such file" in ran.err
 
 
-def test_freeze_fails_when_no_daemon_answers(draftd: Run) -> None:
+def test_freeze_command_fails_when_no_daemon_answers(draftd: Run) -> None:
     ran = draftd("freeze", DRAFTD_TARGET="127.0.0.1:1")
     assert ran.code == 1
     assert "no daemon answers" in ran.err

@@ -24,32 +24,32 @@ from tests.scripted import scripted_models
 PAIR = DaemonChoice(model="models/big", draft_model="models/small", assignments=["engine.max_batch=2"])
 
 
-def test_a_resumed_run_uses_the_daemon_that_it_began_with(tmp_path: Path) -> None:
+def test_resumed_run_reuses_daemon_options_and_never_stores_token(tmp_path: Path) -> None:
     open_run(tmp_path / "run", dataclasses.replace(PAIR, token="secret"))
     folder, which = open_run(tmp_path / "run", DaemonChoice(token="secret"))
     assert which == dataclasses.replace(PAIR, token="secret")
     assert "secret" not in (folder.path / "run.json").read_text() + repr(which) + repr(DaemonOptions(token="secret"))
 
 
-def test_a_resumed_run_accepts_another_daemon_address(tmp_path: Path) -> None:
+def test_resumed_run_accepts_different_daemon_address(tmp_path: Path) -> None:
     open_run(tmp_path / "run", PAIR)
     assert open_run(tmp_path / "run", DaemonChoice(target="127.0.0.1:1"))[1].target == "127.0.0.1:1"
 
 
-def test_a_new_run_gets_a_folder_with_the_time_and_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_run_folder_name_consists_of_time_and_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder, _ = open_run(None, PAIR)
     assert re.fullmatch(r"draftd-runs/\d{8}-\d{6}-big", str(folder.path))
 
 
-def test_a_folder_with_something_else_in_it_is_no_run(tmp_path: Path) -> None:
+def test_opening_run_in_folder_with_unrelated_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match="an empty or new folder"):
         open_run(tmp_path, PAIR)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_setting_that_is_none_is_named_before_a_folder_is_made(tmp_path: Path) -> None:
+def test_unknown_setting_for_measured_daemon_is_refused_by_name(tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigError, match=r"engine\.max_bath"),
         measured_client(DaemonChoice(assignments=["engine.max_bath=2"])),
@@ -57,7 +57,7 @@ def test_a_setting_that_is_none_is_named_before_a_folder_is_made(tmp_path: Path)
         raise AssertionError
 
 
-def test_a_daemon_of_its_own_allows_what_is_measured_and_nothing_comes_between() -> None:
+def test_measurement_starts_daemon_with_required_depth_and_without_fallback_guard() -> None:
     which = DaemonChoice(assignments=["engine.max_batch=3", "engine.max_draft_tokens=2"])
     with measured_client(which, block_length=6) as client:
         assert client.model().max_draft_tokens == 6
@@ -73,7 +73,7 @@ def code(text: str) -> list[Prompt]:
     return [replace(one, group="code") for one in from_texts([text])]
 
 
-def test_a_run_whose_daemon_has_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_resumed_run_refuses_daemon_with_changed_settings_or_prompts(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run")
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
@@ -91,7 +91,7 @@ def test_a_run_whose_daemon_has_changed_is_not_gone_on_with(tmp_path: Path) -> N
     assert list(folder.manifests()) == [1, 2]
 
 
-def test_progress_into_a_pipe_is_one_line_every_30_seconds(
+def test_run_progress_into_pipe_prints_one_line_every_30_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -119,5 +119,5 @@ def test_progress_into_a_pipe_is_one_line_every_30_seconds(
         (7200.0, "about 2.0 h left"),
     ],
 )
-def test_the_time_left_is_no_more_exact_than_it_is_known(seconds: float | None, said: str) -> None:
+def test_run_progress_rounds_remaining_time(seconds: float | None, said: str) -> None:
     assert time_left(seconds) == said

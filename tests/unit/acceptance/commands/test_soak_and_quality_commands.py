@@ -39,7 +39,9 @@ def draftd(daemon: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return run
 
 
-def test_a_soak_ends_in_its_windows_and_what_memory_did(draftd: Run, daemon: Served, tmp_path: Path) -> None:
+def test_soak_command_prints_summary_and_refuses_changed_option_on_resume(
+    draftd: Run, daemon: Served, tmp_path: Path
+) -> None:
     asked = ("soak", "--target", daemon.target, "--run", "run", "--duration", "1", "--block", "2", "--max-tokens", "16")
     ran = draftd(*asked)
     assert ran.code == 0, ran.err
@@ -59,7 +61,9 @@ def test_a_soak_ends_in_its_windows_and_what_memory_did(draftd: Run, daemon: Ser
     assert "soak: block_length: got 1; allowed: 2, as this run began with" in other.err
 
 
-def test_a_soak_that_leaks_fails_and_one_too_short_to_tell_says_so(draftd: Run, tmp_path: Path) -> None:
+def test_soak_command_fails_on_memory_leak_and_reports_too_few_samples_of_short_soak(
+    draftd: Run, tmp_path: Path
+) -> None:
     for name, seconds in (("long", 600.0), ("short", 44.0)):
         synthetic_run(tmp_path / name, stages=[Stage.SOAK], soak_seconds=seconds, leak=200_000)
     ran = draftd("soak", "--run", "long", "--json")
@@ -76,7 +80,7 @@ def test_a_soak_that_leaks_fails_and_one_too_short_to_tell_says_so(draftd: Run, 
     assert found["too_few_samples"] == few.removeprefix("too few samples: ")
 
 
-def test_quality_fails_where_nothing_passes_and_where_a_broken_checker_lets_it(
+def test_quality_command_fails_when_no_answer_passes_or_checker_is_broken(
     draftd: Run, daemon: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scripted model writes noise, the same both ways. The same answers are judged twice."""
@@ -96,7 +100,7 @@ def test_quality_fails_where_nothing_passes_and_where_a_broken_checker_lets_it(
     assert "nothing is shown, because the checker of json-person is broken: accepts what is wrong" in ran.err
 
 
-def test_quality_of_a_run_says_which_answer_its_schema_does_not_allow(draftd: Run, tmp_path: Path) -> None:
+def test_quality_command_names_schema_invalid_answer_and_refuses_incomplete_plan(draftd: Run, tmp_path: Path) -> None:
     folder = synthetic_run(tmp_path / "run", stages=[Stage.QUALITY], invalid=1)
     ran = draftd("quality", "--run", "run")
     assert ran.code == 1
@@ -117,7 +121,7 @@ def test_quality_of_a_run_says_which_answer_its_schema_does_not_allow(draftd: Ru
         (("quality", "--repeat", "0"), "repeats: got 0; allowed: greater than or equal to 1"),
     ],
 )
-def test_faulty_soak_and_quality_arguments_leave_no_run(
+def test_soak_and_quality_commands_refuse_invalid_options_without_creating_run(
     draftd: Run, daemon: Served, tmp_path: Path, arguments: tuple[str, ...], complaint: str
 ) -> None:
     ran = draftd(*arguments, "--target", daemon.target, "--run", "run")
