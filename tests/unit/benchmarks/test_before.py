@@ -16,7 +16,7 @@ def ticks(arm: str, rates: list[float]) -> list[Tick]:
     ]
 
 
-def test_a_slower_machine_in_one_repetition_changes_no_ratio():
+def test_before_after_ratio_is_unaffected_by_slower_machine_in_one_repetition():
     speeds = [10.0, 20.0, 5.0, 10.0]
     both = ticks("spec", [0.9 * s for s in speeds]) + ticks("spec_before", speeds) + ticks("mlx_spec", speeds)
     ratios = changes(both)
@@ -25,7 +25,7 @@ def test_a_slower_machine_in_one_repetition_changes_no_ratio():
         assert (change.median, change.low, change.high) == pytest.approx((0.9, 0.9, 0.9))
 
 
-def test_the_interval_is_that_of_whole_repetitions_however_many_pairs_each_has():
+def test_before_after_interval_spans_ratios_of_whole_repetitions():
     ratio = changes(ticks("ar", [9.0, 9.6, 10.4, 11.0]) + ticks("ar_before", [10.0] * 4))["ar"]
     assert ratio.median == pytest.approx(1.0)
     assert (ratio.low, ratio.high) == pytest.approx((0.9, 1.1))

@@ -22,7 +22,7 @@ def ticks(harness: float, *, noise: float = 0.02, tokens: int = 50) -> list[Tick
     return made
 
 
-def test_a_harness_that_costs_nothing_holds() -> None:
+def test_harness_overhead_check_passes_when_harness_costs_nothing() -> None:
     estimates = compared(ticks(1.0, noise=0.005))
     assert estimates.keys() == {f"{name}_{arm}_vs_bare" for name in MODES for arm in ("again", "harness")}
     assert all(one.estimate == pytest.approx(1, abs=0.005) and one.samples == 60 for one in estimates.values())
@@ -31,17 +31,17 @@ def test_a_harness_that_costs_nothing_holds() -> None:
 
 
 @pytest.mark.parametrize("harness", [1.02, 0.98])
-def test_harness_two_percent_off_does_not_hold(harness: float) -> None:
+def test_harness_overhead_check_fails_at_two_percent_difference(harness: float) -> None:
     estimates = compared(ticks(harness, noise=0.005))
     assert estimates["ar_harness_vs_bare"].estimate == pytest.approx(1 / harness, abs=0.005)
     assert not holds(estimates)
 
 
-def test_noisy_harness_is_not_declared_equal() -> None:
+def test_harness_overhead_check_fails_on_noisy_measurements() -> None:
     assert not holds(compared(ticks(1.0, noise=0.2)))
 
 
-def test_answers_of_different_lengths_are_no_comparison() -> None:
+def test_harness_overhead_check_refuses_answers_of_different_lengths() -> None:
     records = ticks(1.0)
     records[-1] = Tick(5, "spec-harness", "p9", "code", 49, 1.0)
     with pytest.raises(SystemExit, match="spec-.*: the greedy text of p9"):

@@ -18,7 +18,7 @@ with socket.create_server(("127.0.0.1", 0)) as server:
 """
 
 
-def test_child_is_found_by_where_it_listens() -> None:
+def test_benchmark_finds_process_by_listening_address() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _LISTENS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
@@ -42,5 +42,5 @@ class Busy:
         return SimpleNamespace(user=3600.0 * self.hours, system=0.0)
 
 
-def test_busy_process_is_not_waited_for_longer_than_allowed() -> None:
+def test_benchmark_stops_waiting_for_busy_process_after_time_limit() -> None:
     assert not wait_until_idle([Busy()], seconds=0.3)  # type: ignore[list-item]

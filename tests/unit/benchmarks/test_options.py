@@ -19,35 +19,35 @@ def parsed(*arguments: str, real: Path = Path("nowhere")) -> argparse.Namespace:
     return args
 
 
-def test_no_option_means_the_embedded_pair() -> None:
+def test_benchmark_options_default_to_embedded_target_and_draft_model() -> None:
     args = parsed()
     assert Path(args.model).name == "target"
     assert Path(args.draft_model).name == "draft"
 
 
-def test_model_alone_has_no_draft_model() -> None:
+def test_benchmark_model_option_alone_selects_no_draft_model() -> None:
     args = parsed("--model", "a")
     assert (args.model, args.draft_model) == ("a", "")
 
 
-def test_both_options_choose_a_pair() -> None:
+def test_benchmark_model_and_draft_model_options_select_given_pair() -> None:
     args = parsed("--model", "a", "--draft-model", "b")
     assert (args.model, args.draft_model) == ("a", "b")
 
 
-def test_real_means_the_converted_model_without_a_draft_model(tmp_path: Path) -> None:
+def test_benchmark_real_option_selects_converted_model_without_draft_model(tmp_path: Path) -> None:
     args = parsed("--real", real=tmp_path)
     assert (args.model, args.draft_model) == (str(tmp_path), "")
 
 
 @pytest.mark.parametrize("option", ["--model", "--draft-model"])
-def test_real_excludes_the_options_that_it_is_short_for(option: str, tmp_path: Path, capsys) -> None:
+def test_benchmark_real_option_is_refused_together_with_model_options(option: str, tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit):
         parsed("--real", option, "a", real=tmp_path)
     assert f"--real: got {option} a as well; allowed: one of the two" in capsys.readouterr().err
 
 
-def test_missing_real_model_names_the_command_that_makes_it(tmp_path: Path, capsys) -> None:
+def test_benchmark_real_option_names_make_target_when_model_is_missing(tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit):
         parsed("--real", real=tmp_path / "gone")
     assert "is missing; make it with `make real-model`" in capsys.readouterr().err
@@ -63,5 +63,7 @@ def test_missing_real_model_names_the_command_that_makes_it(tmp_path: Path, caps
         (["--real", "--before", "elsewhere"], False),
     ],
 )
-def test_bench_measures_a_model_alone_unless_it_has_a_draft_or_another_copy(arguments: list[str], single: bool) -> None:
+def test_benchmark_measures_given_model_alone_without_draft_model_or_before_option(
+    arguments: list[str], single: bool
+) -> None:
     assert _without_draft(arguments) is single

@@ -42,7 +42,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> dict:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-def test_the_last_line_has_every_figure_and_a_missed_bound_is_no_error(tmp_path: Path, capsys) -> None:
+def test_peers_benchmark_last_line_lists_all_figures_and_missed_bound_exits_with_0(tmp_path: Path, capsys) -> None:
     assert command.main(["--run", str(tmp_path)], [FakePart("a", GOOD, BAD), FakePart("b", PLAIN)]) == 0
     last = said(capsys)
     assert last["held"] == 1
@@ -58,7 +58,7 @@ def test_the_last_line_has_every_figure_and_a_missed_bound_is_no_error(tmp_path:
     assert last["figures"]["b"]["rate"] == {"value": 100.0}
 
 
-def test_a_part_that_breaks_is_named_and_the_others_run(tmp_path: Path, capsys) -> None:
+def test_peers_benchmark_names_failed_part_and_still_runs_remaining_parts(tmp_path: Path, capsys) -> None:
     broken, other = FakePart("a", error=RuntimeError("no such port")), FakePart("b", PLAIN)
     assert command.main(["--run", str(tmp_path)], [broken, other]) == 1
     last = said(capsys)
@@ -66,7 +66,7 @@ def test_a_part_that_breaks_is_named_and_the_others_run(tmp_path: Path, capsys) 
     assert list(last["figures"]) == ["b"]
 
 
-def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, capsys) -> None:
+def test_interrupted_peers_benchmark_resumes_at_interrupted_part(tmp_path: Path, capsys) -> None:
     done, stopped = FakePart("a", GOOD, BAD), FakePart("b", PLAIN, error=KeyboardInterrupt())
     assert command.main(["--run", str(tmp_path)], [done, stopped]) == 130
     stopped.error = None
@@ -79,7 +79,7 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, capsys) -> None:
     assert Store(tmp_path / "b.jsonl").records() == [{"run": 1}, {"run": 2}]
 
 
-def test_only_the_parts_that_are_asked_for_run(tmp_path: Path, capsys) -> None:
+def test_peers_benchmark_runs_only_parts_named_by_option(tmp_path: Path, capsys) -> None:
     a, b, c = FakePart("a", PLAIN), FakePart("b", PLAIN), FakePart("c", PLAIN)
     assert command.main(["--run", str(tmp_path), "--parts", "c,a"], [a, b, c]) == 0
     assert (a.runs, b.runs, c.runs) == (1, 0, 1)
@@ -88,7 +88,7 @@ def test_only_the_parts_that_are_asked_for_run(tmp_path: Path, capsys) -> None:
     assert "--parts: got d; allowed: a, b, c" in capsys.readouterr().err
 
 
-def test_a_run_is_not_gone_on_with_under_other_conditions(tmp_path: Path, capsys) -> None:
+def test_peers_benchmark_refuses_to_resume_run_with_different_options(tmp_path: Path, capsys) -> None:
     part = FakePart("a", PLAIN)
     assert command.main(["--run", str(tmp_path), "--quick"], [part]) == 0
     assert command.main(["--run", str(tmp_path)], [part]) == 2
@@ -96,7 +96,7 @@ def test_a_run_is_not_gone_on_with_under_other_conditions(tmp_path: Path, capsys
     assert "begun with" in capsys.readouterr().out
 
 
-def test_a_value_that_is_no_number_holds_nothing_and_is_null() -> None:
+def test_benchmark_figure_of_nan_misses_bound_and_is_null_in_json() -> None:
     figure = Figure("x", float("nan"), 1.0, Direction.AT_MOST)
     assert figure.holds is False
     assert figure.document()["value"] is None
@@ -105,7 +105,7 @@ def test_a_value_that_is_no_number_holds_nothing_and_is_null() -> None:
     assert Figure.of_document("speed", GOOD.document()).holds is True
 
 
-def test_a_record_that_a_kill_cut_short_is_left_out_and_the_next_one_is_whole(tmp_path: Path) -> None:
+def test_benchmark_store_skips_truncated_record_and_appends_whole_record_after(tmp_path: Path) -> None:
     store = Store(tmp_path / "x.jsonl")
     assert store.records() == []
     store.add({"n": 1})

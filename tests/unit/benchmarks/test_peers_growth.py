@@ -17,7 +17,7 @@ from benchmarks.peers.streams import Chunk, Stream
 from benchmarks.peers.ways import AUTOMATIC, AUTOREGRESSIVE, Turn
 
 
-def test_a_steps_bytes_are_the_weights_and_every_rows_keys_and_values(tmp_path: Path) -> None:
+def test_memory_bound_of_step_counts_weights_and_kv_cache_of_each_sequence(tmp_path: Path) -> None:
     config = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32}
     (tmp_path / "config.json").write_text(json.dumps(config))
     header = json.dumps({"w": {"dtype": "BF16", "shape": [10, 20], "data_offsets": [0, 400]}, "__metadata__": {}})
@@ -29,7 +29,7 @@ def test_a_steps_bytes_are_the_weights_and_every_rows_keys_and_values(tmp_path: 
     assert reading.tokens_per_second(7.76e6, 100, 2, 3.0) == pytest.approx(600)
 
 
-def test_bandwidth_is_that_of_reading_once() -> None:
+def test_bandwidth_measurement_exceeds_100_megabytes_a_second() -> None:
     assert bandwidth.measured(1 << 22, 2) > 1e8
 
 
@@ -38,7 +38,7 @@ def stream(begin: float, end: float, each: float = 0.1, tokens: int = 2) -> Stre
     return Stream("p", 0.0, end, tuple(Chunk(float(at), tokens) for at in times))
 
 
-def test_a_rate_is_counted_while_all_rows_decode() -> None:
+def test_growth_benchmark_decode_rate_counts_only_time_in_which_all_streams_decode() -> None:
     assert decoding(Turn((stream(1.0, 3.0),), 20)) == pytest.approx(20.0)
     # From 2.05 s, when the second begins, to 3 s: ten chunks of two of the first, nine of the second.
     assert decoding(Turn((stream(1.0, 3.0), stream(2.05, 5.0)), 50)) == pytest.approx(38 / 0.95)
@@ -62,7 +62,7 @@ def records() -> list[dict[str, Any]]:
     return rows
 
 
-def test_every_point_has_its_rate_its_bound_and_its_memory() -> None:
+def test_growth_benchmark_figures_state_decode_rate_memory_bound_and_kv_cache_size() -> None:
     by_name = {point.key: point for point in figures(records())}
     assert len(by_name) == 1 + 2 * len(PLACES)
     point = by_name["context_4096_batch_1_autoregressive"]
@@ -72,22 +72,22 @@ def test_every_point_has_its_rate_its_bound_and_its_memory() -> None:
     assert all(point.wanted is None for point in by_name.values())
 
 
-def test_rows_are_longer_than_it_takes_to_read_the_prompts_of_a_batch() -> None:
+def test_growth_benchmark_answers_are_shorter_than_context() -> None:
     assert all(place.tokens < place.context for place in PLACES)
     assert {place.tokens for place in PLACES if place.of_batches} == {336}
 
 
-def test_each_curve_begins_at_one_request() -> None:
+def test_growth_benchmark_curves_start_at_batch_size_1() -> None:
     assert [place.batch for place in PLACES if place.of_batches] == [1, 2, 4, 8, 16]
     assert [(place.context, place.batch) for place in PLACES if not place.of_batches][:2] == [(128, 1), (256, 1)]
 
 
-def test_without_a_bandwidth_there_is_no_bound() -> None:
+def test_growth_benchmark_without_bandwidth_record_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing was measured"):
         machine([])
 
 
-def test_growth_picture_is_drawn_from_records(tmp_path: Path) -> None:
+def test_growth_benchmark_draws_png_picture_from_records(tmp_path: Path) -> None:
     store = Store(tmp_path / "growth.jsonl")
     for record in records():
         store.add(record)

@@ -51,7 +51,7 @@ class Answering:
         return Stream(prompt.id, now, now, (Chunk(now, 2),), output_tokens=2, text=prompt.id, error=self.error)
 
 
-def test_so_many_clients_ask_every_prompt_once() -> None:
+def test_closed_loop_load_asks_each_prompt_once_with_given_number_of_clients() -> None:
     asker = Answering(clients=3)
     load = closed_loop(asker, PROMPTS, 3, 8)
     assert asker.most == 3
@@ -60,12 +60,12 @@ def test_so_many_clients_ask_every_prompt_once() -> None:
     assert load.until >= load.began
 
 
-def test_a_load_that_was_not_answered_is_no_load() -> None:
+def test_closed_loop_load_raises_when_request_fails() -> None:
     with pytest.raises(RuntimeError, match="p0: full"):
         closed_loop(Answering(error="full"), PROMPTS[:1], 1, 8)
 
 
-def test_the_error_of_a_client_is_the_loads() -> None:
+def test_load_reraises_error_of_client_thread() -> None:
     def fails() -> None:
         raise OSError("gone")
 
@@ -73,14 +73,14 @@ def test_the_error_of_a_client_is_the_loads() -> None:
         together([fails, lambda: None], 20)
 
 
-def test_only_what_came_while_all_were_at_it_counts() -> None:
+def test_load_throughput_excludes_tokens_after_first_idle_client() -> None:
     load = Load((stream((1.0, 4), (2.0, 4)), stream((2.0, 2), (4.0, 100))), 0.0, 2.0)
     assert load.tokens_per_second == 5.0
     assert load.requests_per_second == 0.5
     assert Load.of_record(load.record()) == load
 
 
-def test_the_same_seed_gives_the_same_turns_and_every_arm_is_beside_the_others() -> None:
+def test_clients_benchmark_order_is_deterministic_and_places_all_arms_side_by_side() -> None:
     counts = (1, 2, 4, 8, 16)
     turns = clients.turns_of(counts, 1, 7)
     assert turns == clients.turns_of(counts, 1, 7)
@@ -97,7 +97,7 @@ def rates(*repetitions: dict[str, float], count: int = 4) -> dict[tuple[int, int
     return results
 
 
-def test_ratios_are_of_arms_in_the_same_repetition() -> None:
+def test_clients_benchmark_ratio_pairs_arms_of_same_repetition() -> None:
     arms = {AUTOMATIC: 100, AUTOREGRESSIVE: 50, PEER: 80, PEER_DRAFT: 40}
     slow = {arm: rate / 10 for arm, rate in arms.items()} | {AUTOREGRESSIVE: 20}
     compared_figures = by_key(clients.compared(rates(arms, slow, arms), (4,)))
@@ -108,7 +108,7 @@ def test_ratios_are_of_arms_in_the_same_repetition() -> None:
     assert compared_figures["4_clients_autoregressive_vs_peer"].wanted is None
 
 
-def test_wanted_ratio_depends_on_the_number_of_clients() -> None:
+def test_clients_benchmark_required_ratio_depends_on_number_of_clients() -> None:
     arms = {AUTOMATIC: 100, AUTOREGRESSIVE: 200, PEER: 200, PEER_DRAFT: 40}
     two = by_key(clients.compared(rates(arms, count=2), (2,)))
     assert two["2_clients_vs_own_autoregressive"].wanted is None
@@ -120,7 +120,7 @@ def test_wanted_ratio_depends_on_the_number_of_clients() -> None:
         clients.compared(rates({AUTOMATIC: 100}), (4,))
 
 
-def test_texts_are_compared_prompt_by_prompt() -> None:
+def test_clients_benchmark_compares_greedy_texts_prompt_by_prompt() -> None:
     arms = rates({AUTOMATIC: 1, AUTOREGRESSIVE: 1, PEER: 1, PEER_DRAFT: 1})
     arms[0, 4, PEER] = Load((stream((1.0, 1), text="other"),), 0.0, 1.0)
     text_figures = by_key(clients.same_texts(arms))
@@ -133,7 +133,7 @@ def steady(gap: float, until: float = 10.0, name: str = "p") -> Stream:
     return stream(*((round(i * gap, 6), 1) for i in range(1, round(until / gap) + 1)), name=name)
 
 
-def test_a_stall_that_outlasts_the_window_is_counted() -> None:
+def test_inter_token_window_counts_stall_that_lasts_until_window_end() -> None:
     stalled = replace(steady(0.1, until=5.0), ended=10.0)
     window = Window((steady(0.1), stalled), (), 2.0, 10.0)
     assert max(window.inter_token()) == pytest.approx(5.0)
@@ -146,20 +146,20 @@ def test_a_stall_that_outlasts_the_window_is_counted() -> None:
     assert Window((never,), (), 2.0, 10.0).inter_token() == [8.0], "the whole window"
 
 
-def test_p99_of_a_window_is_its_slowest_hundredth() -> None:
+def test_inter_token_window_p99_is_slowest_hundredth_of_gaps() -> None:
     slow = stream(*((round(0.1 * i, 6), 1) for i in range(1, 98)), *((9.7 + i, 1) for i in range(1, 4)))
     assert Window((slow,), (), 0.0, 12.7).p99 == pytest.approx(1.0)
     assert Window((slow,), (), 0.0, 9.7).p99 == pytest.approx(0.1)
 
 
-def test_a_stream_that_was_over_before_the_windows_end_is_an_error() -> None:
+def test_inter_token_window_refuses_stream_that_ended_before_window() -> None:
     with pytest.raises(RuntimeError, match="q ended before the window did: its answer was complete"):
         _ = Window((steady(0.1), steady(0.1, until=1.0, name="q")), (), 2.0, 10.0).p99
     with pytest.raises(RuntimeError, match="refused"):
         _ = Window((stream(error="refused"),), (), 2.0, 10.0).p99
 
 
-def test_disturbed_windows_are_compared_with_the_same_repetitions_undisturbed_ones() -> None:
+def test_long_prompts_benchmark_compares_p99_with_undisturbed_same_repetition() -> None:
     arm_turns = {}
     for arm in long_prompts.ARMS:
         for repetition, slowness in enumerate((1, 3, 3)):
@@ -177,7 +177,7 @@ def test_disturbed_windows_are_compared_with_the_same_repetitions_undisturbed_on
     assert again == arm_turns[1, PEER, True]
 
 
-def test_arrivals_are_those_of_a_poisson_process() -> None:
+def test_open_loop_arrivals_follow_poisson_process() -> None:
     times = arrivals(5.0, 2000.0, random.Random(1))
     gaps = [b - a for a, b in itertools.pairwise(times)]
     # 10,000 expected: four standard deviations are 400. Gaps of a Poisson process deviate by as much as their mean.
@@ -190,7 +190,7 @@ def test_arrivals_are_those_of_a_poisson_process() -> None:
     assert len(arrivals(1e-9, 3.0, random.Random(1))) == 1
 
 
-def test_an_answer_is_good_within_both_bounds_only() -> None:
+def test_goodput_bounds_require_both_first_token_and_inter_token_time() -> None:
     bounds = Bounds(first_token=1.0, inter_token=0.1)
     good = stream((1.0, 1), *((1.0 + 0.1 * i - 0.001 * i, 1) for i in range(1, 20)))
     assert bounds.hold(good)
@@ -202,7 +202,7 @@ def test_an_answer_is_good_within_both_bounds_only() -> None:
     assert Bounds.of([good, good], 10, 4) == Bounds(pytest.approx(10.0), pytest.approx(4 * 0.099))
 
 
-def test_goodput_counts_what_never_came_against_the_rate_that_was_asked() -> None:
+def test_goodput_counts_failed_and_late_answers_as_missed() -> None:
     good, late, lost = stream((0.5, 1)), stream((2.0, 1)), stream(error="no answer")
     came = Arrivals((good, good, late, lost), 2.0)
     assert came.goodput(Bounds(1.0, 0.1)) == 1.0
@@ -211,14 +211,14 @@ def test_goodput_counts_what_never_came_against_the_rate_that_was_asked() -> Non
     assert Arrivals((good,) * 20 + (late,), 2.0).first_token_p95() == pytest.approx(0.5)
 
 
-def test_a_requests_time_begins_when_it_was_to_arrive() -> None:
+def test_open_loop_request_time_starts_at_scheduled_arrival() -> None:
     asker = Answering()
     origin, streams = OpenLoop()._arrive(asker, PROMPTS[:3], [0.0, 0.01, 0.02], 0.05)
     assert sorted(one.asked - origin for one in streams) == pytest.approx([0.0, 0.01, 0.02])
     assert all(one.chunks[0].at >= one.asked for one in streams)
 
 
-def test_goodput_is_shown_for_each_rate_and_arm() -> None:
+def test_open_loop_benchmark_reports_goodput_for_each_rate_and_arm() -> None:
     records = [
         {"kind": "capacity", "requests_per_second": 8.0, "bounds": {"first_token": 1.0, "inter_token": 0.1}},
         *(
@@ -241,7 +241,7 @@ def turns(first: float, second: float, cached: int = 900) -> Turns:
     return Turns(stream((first, 1)), stream((10 + second, 1), asked=10.0, cached_tokens=cached, prompt_tokens=1000))
 
 
-def test_the_second_turns_ratio_is_the_median_over_chats() -> None:
+def test_prefix_benchmark_second_chat_turn_ratio_is_median_over_chats() -> None:
     chats = {(i, arm): turns(2.0, second) for i, second in enumerate((0.2, 0.4, 1.8)) for arm in prefix.ARMS}
     figures = by_key(prefix.compared(chats))
     mine = figures["draftd_second_turn"]
@@ -252,7 +252,7 @@ def test_the_second_turns_ratio_is_the_median_over_chats() -> None:
         _ = Turns(stream((1.0, 1)), stream()).ratio
 
 
-def test_a_text_that_reuse_changes_is_seen() -> None:
+def test_prefix_benchmark_detects_text_changed_by_prefix_reuse() -> None:
     def passed(arm: str, group: int, **texts: str) -> dict:
         return {"kind": "parity", "pass": "again", "group": group, "arm": arm, "texts": texts, "reused": 2}
 

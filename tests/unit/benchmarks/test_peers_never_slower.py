@@ -20,7 +20,7 @@ def stream(*chunks: tuple[float, int]) -> Stream:
     return Stream("p", 0.0, chunks[-1][0], tuple(Chunk(*one) for one in chunks))
 
 
-def test_tokens_after_the_beginning_count_from_its_last_chunk() -> None:
+def test_never_slower_rate_counts_tokens_after_chunk_that_completes_beginning() -> None:
     answer = stream((1.0, 1), (2.0, 62), (3.0, 4), (4.0, 10), (6.0, 10))
     assert after(answer, 1) == (86, 5.0)
     assert after(answer, 64) == (20, 3.0)  # the chunk at 3 s holds the 64th
@@ -57,7 +57,7 @@ def records(case: str, ratio: float, slow: float = 1.0) -> list[dict[str, Any]]:
     ]
 
 
-def test_each_case_has_a_figure_after_the_beginning_and_one_from_the_first_token() -> None:
+def test_never_slower_reports_ratios_from_first_token_and_after_64_tokens_per_case() -> None:
     by_name = {one.key: one for case in CASES for one in figures(records(case, 0.98, slow=0.5))}
     assert len(by_name) == 2 * len(CASES)
     later, whole = by_name["random_draft_after_64"], by_name["random_draft_from_first_token"]
@@ -68,14 +68,14 @@ def test_each_case_has_a_figure_after_the_beginning_and_one_from_the_first_token
     assert not whole.holds
 
 
-def test_each_workload_of_the_good_pair_has_its_own() -> None:
+def test_never_slower_reports_one_ratio_per_workload_for_good_pair() -> None:
     workload_figures = figures(records(GOOD, 1.5))
     assert [one.key for one in workload_figures] == [f"good_pair_{workload}" for workload in CLASSES]
     assert all(one.wanted == 1.0 and one.holds for one in workload_figures)
     assert not any(one.holds for one in figures(records(GOOD, 0.95)))
 
 
-def test_never_slower_skips_cases_already_measured(tmp_path: Path) -> None:
+def test_never_slower_benchmark_skips_cases_already_measured(tmp_path: Path) -> None:
     store = Store(tmp_path / "never_slower.jsonl")
     part = NeverSlower(repetitions=3)
     for case in (*CASES, GOOD):
@@ -85,7 +85,7 @@ def test_never_slower_skips_cases_already_measured(tmp_path: Path) -> None:
     assert len(part.run(context)) == 2 * len(CASES) + len(CLASSES)
 
 
-def test_a_random_draft_is_read_as_any_other(nano_pair: Any, tmp_path: Path) -> None:
+def test_generated_random_draft_model_loads_as_draft_model(nano_pair: Any, tmp_path: Path) -> None:
     from draftd.engine.pair import load_models
 
     folder = random_draft(nano_pair.draft, tmp_path / "draft", hidden=64, layers=1, inner=64)

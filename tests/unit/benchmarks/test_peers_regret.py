@@ -28,7 +28,7 @@ def samples(automatic: float, noise: float = 0.0, repetitions: int = 12, seed: i
     ]
 
 
-def test_a_ratio_is_to_the_best_fixed_depth() -> None:
+def test_regret_ratio_compares_automatic_depth_with_best_fixed_depth() -> None:
     regret = figure("cell", samples(147.0))
     assert best_fixed(samples(147.0)) == "3"
     assert regret.value == pytest.approx(147 / 150)
@@ -36,7 +36,7 @@ def test_a_ratio_is_to_the_best_fixed_depth() -> None:
     assert not figure("cell", samples(140.0)).holds
 
 
-def test_luck_among_the_fixed_depths_is_not_asked_of_automatic_depth() -> None:
+def test_regret_ratio_is_unbiased_by_choosing_best_of_equally_good_depths() -> None:
     """All depths are equally good: the mean ratio is one, although the best of seven is luckier on the same samples."""
     level = [
         [Sample(one.repetition, one.way, one.tokens, one.seconds * CURVE.get(int(one.way), 100.0) / 100)
@@ -49,7 +49,7 @@ def test_luck_among_the_fixed_depths_is_not_asked_of_automatic_depth() -> None:
     assert naive < 0.975
 
 
-def test_the_depth_is_chosen_on_the_other_half() -> None:
+def test_regret_chooses_best_depth_on_opposite_half_of_repetitions() -> None:
     """Depth 8 is by far the best in even repetitions, and the worst in odd ones."""
     lucky = [
         Sample(one.repetition, one.way, one.tokens, one.seconds * (0.2 if one.repetition % 2 == 0 else 5.0))
@@ -64,12 +64,12 @@ def test_the_depth_is_chosen_on_the_other_half() -> None:
     assert regret.high == pytest.approx(150 / 22)
 
 
-def test_regret_needs_at_least_two_repetitions() -> None:
+def test_regret_figure_needs_at_least_two_repetitions() -> None:
     with pytest.raises(ValueError, match="two or more"):
         figure("cell", samples(150.0, repetitions=1))
 
 
-def test_figures_are_derived_from_the_records_of_every_cell() -> None:
+def test_regret_benchmark_reports_one_figure_for_each_cell() -> None:
     def turn(rate: float) -> dict:
         return Turn((Stream("p", 0.0, 100 / rate, (Chunk(0.01, 50), Chunk(100 / rate, 50)), text=""),), 40).record()
 
@@ -87,14 +87,14 @@ def test_figures_are_derived_from_the_records_of_every_cell() -> None:
     assert {one.wanted for one in cell_figures} == {0.97}
 
 
-def test_depth_nought_is_autoregressive_decoding() -> None:
+def test_regret_fixed_depth_0_is_autoregressive_and_all_depths_share_one_drafter() -> None:
     assert fixed(0) is AUTOREGRESSIVE
     assert fixed(3).depth == 3
     assert {way.drafter for way in ways_of(Pair("target", "draft"))} == {None}
     assert {way.drafter for way in ways_of(Pair("target"))} == {None, "prompt_lookup"}
 
 
-def test_a_turn_survives_the_disk_and_knows_its_rates() -> None:
+def test_measured_prompt_group_computes_rates_and_survives_storage_round_trip() -> None:
     streams = (
         Stream("a", 5.0, 7.0, (Chunk(5.5, 1), Chunk(6.9, 4)), 3, 0, 5),
         Stream("b", 5.1, 7.5, (Chunk(5.6, 2), Chunk(7.4, 3)), 3, 0, 5),
@@ -125,7 +125,7 @@ def context() -> Context:
 
 
 @pytest.mark.parametrize(("tokens", "alone", "together"), [(10, 16, 4), (96, 2, 1), (1, 16, 16)])
-def test_a_repetition_of_a_cell_goes_on_until_it_has_enough_tokens(
+def test_regret_benchmark_asks_prompt_groups_until_cell_has_enough_tokens(
     context: Context, tokens: int, alone: int, together: int
 ) -> None:
     asked, _ = answered(context, tokens)
@@ -134,7 +134,7 @@ def test_a_repetition_of_a_cell_goes_on_until_it_has_enough_tokens(
         assert groups == list(range(alone if cell.batch == 1 else together))
 
 
-def test_every_way_is_asked_for_the_same_prompts_and_other_groups_for_others(context: Context) -> None:
+def test_regret_benchmark_asks_all_depths_same_prompts_and_each_group_different_prompts(context: Context) -> None:
     asked, _ = answered(context, 20)
     for cell in CELLS:
         mine = [one for one in asked if one.cell is cell]
@@ -144,7 +144,7 @@ def test_every_way_is_asked_for_the_same_prompts_and_other_groups_for_others(con
         assert len({prompt.id for some in groups.values() for prompt in some}) == len(groups) * cell.batch
 
 
-def test_regret_resumes_without_asking_answered_cells_again(context: Context) -> None:
+def test_resumed_regret_benchmark_does_not_repeat_answered_requests(context: Context) -> None:
     whole, _ = answered(context, 20)
     begun, done = answered(context, 20, until=333)
     rest: list[Asked] = []

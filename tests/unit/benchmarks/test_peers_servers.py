@@ -78,7 +78,7 @@ def usage(prompt: int, completion: int, cached: int = 0) -> str:
     return f"data: {json.dumps({'choices': [], 'usage': said})}\n\n"
 
 
-def test_an_answer_is_heard_piece_by_piece_and_counted_in_tokens(codec, prompts) -> None:
+def test_peer_client_records_streamed_text_token_counts_and_usage(codec, prompts) -> None:
     prompt, text = prompts[0], "    return list(set(data))"
     tokens = len(codec.tokens(text))
     said = [": keepalive 1/2\n\n", piece(text[:11]), piece(text[11:]), piece("")]
@@ -93,7 +93,7 @@ def test_an_answer_is_heard_piece_by_piece_and_counted_in_tokens(codec, prompts)
     assert (asked[0]["max_tokens"], asked[0]["temperature"], asked[0]["stream"]) == (64, 0.0, True)
 
 
-def test_the_last_token_that_is_counted_twice_is_one(codec, prompts) -> None:
+def test_peer_client_caps_output_tokens_at_requested_maximum(codec, prompts) -> None:
     said = [piece("return"), usage(len(prompts[0].tokens), 2), "data: [DONE]\n\n"]
     with answering(*said) as (server, _):
         assert AskPeer(server, codec).ask(prompts[0], 1).output_tokens == 1
@@ -107,20 +107,20 @@ def test_the_last_token_that_is_counted_twice_is_one(codec, prompts) -> None:
         (['{"error": "too long"}'], 404, "HTTP 404.*too long"),
     ],
 )
-def test_failures_of_the_peer_become_the_streams_error(codec, prompts, said, status, error) -> None:
+def test_peer_client_records_server_failure_as_stream_error(codec, prompts, said, status, error) -> None:
     with answering(*said, status=status) as (server, _):
         stream = AskPeer(server, codec).ask(prompts[0], 4)
 
     assert re.search(error, stream.error)
 
 
-def test_nobody_listening_is_an_error_too(codec, prompts) -> None:
+def test_peer_client_records_refused_connection_as_stream_error(codec, prompts) -> None:
     with answering() as (server, _):
         pass
     assert "ConnectionRefusedError" in AskPeer(server, codec).ask(prompts[0], 4).error
 
 
-def test_every_held_out_prompt_has_a_text_that_gives_its_tokens(codec, prompts) -> None:
+def test_codec_text_of_held_out_prompt_tokenizes_to_same_tokens(codec, prompts) -> None:
     for prompt in prompts:
         assert codec.tokens(codec.text(prompt.tokens)) == prompt.tokens
     with pytest.raises(ValueError, match="other tokens"):
@@ -128,7 +128,7 @@ def test_every_held_out_prompt_has_a_text_that_gives_its_tokens(codec, prompts) 
         codec.text(codec.tokens("re") + codec.tokens("turn"))
 
 
-def test_long_prompts_are_as_long_as_asked_and_no_two_begin_alike(codec, prompts) -> None:
+def test_generated_long_prompts_have_requested_length_and_distinct_beginnings(codec, prompts) -> None:
 
     draw = random.Random(1)
     long_prompts = [long_prompt(prompts, codec, 300, f"long-{i}", draw) for i in range(3)]
@@ -139,7 +139,7 @@ def test_long_prompts_are_as_long_as_asked_and_no_two_begin_alike(codec, prompts
     assert 200 <= len(codec.chat(messages)) < 400
 
 
-def test_a_stretched_pair_has_the_same_weights_and_a_longer_context() -> None:
+def test_stretched_model_pair_has_longer_context_and_same_weights_file() -> None:
     with stretched(PAIR, 4096) as longer:
         for role in ("model", "draft"):
             made, source = Path(getattr(longer, role)), Path(getattr(PAIR, role))
@@ -149,7 +149,7 @@ def test_a_stretched_pair_has_the_same_weights_and_a_longer_context() -> None:
     assert not Path(longer.model).exists()
 
 
-def test_an_endless_pair_ends_with_a_token_that_is_not_the_end(tmp_path) -> None:
+def test_endless_model_pair_replaces_end_token_with_unused_token(tmp_path) -> None:
     with stretched(PAIR, endless=True) as endless:
         assert Codec(endless.model)._wrapper.eos_token_ids == {2}
         config = Path(endless.model) / "tokenizer_config.json"
@@ -163,19 +163,19 @@ def test_an_endless_pair_ends_with_a_token_that_is_not_the_end(tmp_path) -> None
             pass
 
 
-def test_a_target_without_a_draft_is_stretched_alone() -> None:
+def test_stretched_target_without_draft_model_has_no_draft_arm() -> None:
     with stretched(Pair(PAIR.model), 4096) as longer:
         assert longer.draft == ""
         assert arms_of(longer) == ("automatic", "autoregressive", "peer")
 
 
-def test_a_peer_that_cannot_start_says_why(tmp_path) -> None:
+def test_peer_server_that_cannot_start_raises_error_naming_server(tmp_path) -> None:
     with pytest.raises(RuntimeError, match="mlx_lm.server"), peer(Pair(str(tmp_path), ""), draft_depth=None, batch=1):
         pass
 
 
 @pytest.mark.slow
-def test_draftd_and_the_peer_write_the_same(codec, prompts) -> None:
+def test_draftd_and_peer_server_produce_same_greedy_texts(codec, prompts) -> None:
     """The real servers under a real load, small: the whole way from processes to ratios' ticks."""
     with arms(PAIR, codec, 2, (AUTOREGRESSIVE, PEER)) as askers:
         loads = {name: closed_loop(asker, prompts[:4], 2, 24) for name, asker in askers.items()}

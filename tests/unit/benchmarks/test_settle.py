@@ -22,39 +22,39 @@ def texts(passes: int, *, until: int = 0) -> list[Step]:
     return steps
 
 
-def test_mean_depth_is_drafted_tokens_over_steps() -> None:
+def test_mean_depth_is_drafted_tokens_divided_by_steps() -> None:
     steps = [Step(1, 1, 0), Step(5, 1, 4), Step(9, 2, 2), Step(10, 1, 0)]
     assert mean_depth(steps, 1, 9) == 2.0
     assert mean_depth(steps, 20, 30) == 0.0
 
 
 @pytest.mark.parametrize(("depth", "settled"), [(1.59, False), (1.61, True), (3.0, True), (4.79, True), (4.81, False)])
-def test_settled_means_within_a_fifth_of_the_reference(depth: float, settled: bool) -> None:
+def test_depth_window_is_settled_within_one_fifth_of_reference_depth(depth: float, settled: bool) -> None:
     assert Window(32, depth, 2.0, 4.0).settled is settled
 
 
-def test_windows_say_nothing_where_the_reference_drafts_nothing() -> None:
+def test_depth_windows_exclude_text_where_reference_drafts_nothing() -> None:
     windows = Reference(texts(3), PASS).windows(texts(3))
     assert all(not 80 < (one.end - 1) % PASS + 1 <= PASS for one in windows)
     assert windows
     assert all(one.settled for one in windows)
 
 
-def test_late_depth_is_compared_with_the_same_stretch_of_text() -> None:
+def test_settling_benchmark_finds_late_settling_against_same_stretch_of_text() -> None:
     late = Reference(texts(3), PASS).windows(texts(6, until=2 * PASS))
     settled = settled_after(late, 0)
     assert settled is not None
     assert 2 * PASS < settled <= 2 * PASS + 48
 
 
-def test_depth_that_never_settles_is_none() -> None:
+def test_settling_point_of_depth_that_never_settles_is_none() -> None:
     never = Reference(texts(3), PASS).windows(texts(20, until=20 * PASS))
     assert never
     assert settled_after(never, 0) is None
     assert settled_after([Window(MOST + 33, 4.0, 4.0, 4.0)], 32) is None
 
 
-def test_tokens_before_the_busy_processes_end_do_not_count() -> None:
+def test_settling_benchmark_ignores_tokens_before_busy_processes_end() -> None:
     busy = Busy(ended=150.0)
     steps = [Step(one.end, one.steps, one.drafted, at=float(i)) for i, one in enumerate(texts(30, until=0))]
     found, begin = Reference(texts(3), PASS).follow(iter(steps), busy)
@@ -62,13 +62,13 @@ def test_tokens_before_the_busy_processes_end_do_not_count() -> None:
     assert all(one.end >= begin + 32 for one in found)
 
 
-def test_following_gives_up_after_most_tokens() -> None:
+def test_settling_benchmark_gives_up_after_maximum_number_of_tokens() -> None:
     found, begin = Reference(texts(3), PASS).follow(iter(texts(40, until=40 * PASS)))
     assert settled_after(found, begin) is None
     assert max(one.end for one in found) + PASS >= MOST
 
 
-def test_busy_processes_end_by_themselves() -> None:
+def test_busy_processes_of_settling_benchmark_end_after_set_time() -> None:
     busy = Busy()
     with busy.running(1):
         busy.end_in(0.01)

@@ -29,7 +29,7 @@ def simulated(name: str, requests: int, seed: int = 1) -> tuple[Run, Outcome]:
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
-def test_no_scenario_flaps_or_leaves_a_fault_unanswered(name: str) -> None:
+def test_simulated_scenario_answers_every_fault_without_flapping(name: str) -> None:
     requests = 7000 if name == "slow_drift" else 5000  # frozen prompts show a slow fall later than the traffic does
     run, found = simulated(name, requests)
     assert not found.failed
@@ -40,24 +40,24 @@ def test_no_scenario_flaps_or_leaves_a_fault_unanswered(name: str) -> None:
         assert found.steps > 0
 
 
-def test_harder_texts_lead_down_no_level_where_the_draft_is_as_good_as_ever() -> None:
+def test_simulated_harder_texts_cause_no_fallback_step() -> None:
     assert simulated("harder_texts", 5000)[0].steps == ()
 
 
-def test_a_mended_draft_comes_back_through_probes() -> None:
+def test_simulated_repaired_draft_returns_ladder_to_top_level() -> None:
     run, found = simulated("broken_draft", 10_000)
     assert run.final == 0
     assert found.recover_seconds is not None
     assert max(step.current for step in run.steps) >= 3, "it went below the short blocks"
 
 
-def test_the_same_seed_is_the_same_run_and_another_one_is_not() -> None:
+def test_simulation_is_deterministic_for_same_seed_and_differs_for_other_seed() -> None:
     runs = [simulated("webhooks_astray", 4000, seed)[0] for seed in (1, 1, 2)]
     assert runs[0].steps == runs[1].steps
     assert runs[0].steps != runs[2].steps
 
 
-def test_simulate_ends_with_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulate_command_ends_with_json_line_and_refuses_zero_requests(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--requests", "3000", "--scenario", "steady", "--scenario", "alert_storm"]) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["benchmark"] == "simulate"
@@ -85,7 +85,7 @@ def up(at: float) -> Step:
 FAULT = Fault(Cause.DRAFT, 1000.0, 3000.0, 0.5)
 
 
-def test_a_fault_that_nobody_answered_is_a_failure_and_so_is_one_without_a_way_back() -> None:
+def test_simulation_fails_on_fault_without_timely_fallback_or_recovery() -> None:
     assert made_up(faults=(FAULT,)).unanswered == 1
     assert made_up(down(3001), faults=(FAULT,)).unanswered == 1, "too late"
     assert made_up(down(1100), faults=(FAULT,)).unrecovered == 1
@@ -94,12 +94,12 @@ def test_a_fault_that_nobody_answered_is_a_failure_and_so_is_one_without_a_way_b
     assert made_up(down(1100), faults=(FAULT,)).failed
 
 
-def test_down_up_and_down_again_within_two_cooldowns_is_a_flap() -> None:
+def test_simulation_counts_down_up_down_within_two_cooldowns_as_flap() -> None:
     assert made_up(down(1100), up(1300), down(1699), faults=(FAULT,), recovers=None).flaps == 1
     assert made_up(down(1100), up(1300), down(1700), faults=(FAULT,), recovers=None).flaps == 0
 
 
-def test_times_are_from_a_faults_beginning_and_end_and_a_step_down_without_one_is_false() -> None:
+def test_simulation_measures_fallback_and_recovery_times_and_counts_false_fallbacks() -> None:
     simulation = made_up(down(500), up(800), down(1100), up(4000), faults=(FAULT,))
     assert simulation.fall_back_seconds is not None
     assert simulation.recover_seconds is not None
@@ -107,12 +107,12 @@ def test_times_are_from_a_faults_beginning_and_end_and_a_step_down_without_one_i
     assert (simulation.false_fallbacks, simulation.false_fallbacks_per_10k) == (1, 0.5)
 
 
-def test_a_slope_is_reached_in_a_straight_line() -> None:
+def test_simulated_fault_ramp_lowers_quality_linearly() -> None:
     slope = Fault(Cause.DRAFT, 100.0, 400.0, factor=0.5, ramp=200.0)
     assert quality([slope], np.array([0.0, 100.0, 200.0, 300.0, 399.0, 400.0])).tolist() == [1, 1, 0.75, 0.5, 0.5, 1]
 
 
-def test_the_curves_detector_alarms_where_the_daemons_does() -> None:
+def test_vectorized_cusum_alarms_at_same_sample_as_daemon_cusum() -> None:
     rng, settings = np.random.default_rng(1), CusumSettings()
     accepted, rollbacks = rng.integers(5, 40, 300), rng.integers(5, 20, 300)
     reached = (accepted + rollbacks).astype(float)[:, None]
@@ -128,7 +128,7 @@ def test_the_curves_detector_alarms_where_the_daemons_does() -> None:
     assert first.tolist() == [alarm]
 
 
-def test_picture_of_the_detector_curve_is_drawn(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_detector_curve_picture_is_drawn_as_png(tmp_path_factory: pytest.TempPathFactory) -> None:
     from benchmarks.simulate import picture
 
     path = tmp_path_factory.mktemp("curve") / "detector.png"
@@ -139,5 +139,5 @@ def test_picture_of_the_detector_curve_is_drawn(tmp_path_factory: pytest.TempPat
     assert measured.default.delays[1] < 40
 
 
-def test_the_ladder_that_is_simulated_has_every_kind_of_level() -> None:
+def test_simulated_ladder_has_all_four_kinds_of_level() -> None:
     assert len({level.kind for level in LADDER}) == 4

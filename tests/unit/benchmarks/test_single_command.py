@@ -42,14 +42,14 @@ def last(capsys: pytest.CaptureFixture[str]) -> dict:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-def test_last_line_has_median_low_and_high_of_all_repetitions(tmp_path: Path, capsys) -> None:
+def test_single_model_benchmark_prints_median_low_and_high_of_all_repetitions(tmp_path: Path, capsys) -> None:
     part = FakePart("a")
     assert command.main(["--model", "m", "--run", str(tmp_path), "--repetitions", "3"], [part]) == 0
     assert last(capsys) == {"a": {"median": 2.0, "low": 1.5, "high": 2.5}}
     assert part.turns == [0, 1, 2]
 
 
-def test_failed_part_is_named_and_leaves_no_half_repetition(tmp_path: Path, capsys) -> None:
+def test_single_model_benchmark_names_failed_part_and_stores_no_partial_repetition(tmp_path: Path, capsys) -> None:
     broken, other = FakePart("a", RuntimeError("no such port")), FakePart("b")
     assert command.main(["--model", "m", "--run", str(tmp_path), "--repetitions", "2"], [broken, other]) == 1
     said = capsys.readouterr().out
@@ -59,7 +59,7 @@ def test_failed_part_is_named_and_leaves_no_half_repetition(tmp_path: Path, caps
     assert not (tmp_path / "a.jsonl").exists()
 
 
-def test_run_continues_with_the_repetitions_that_it_does_not_have(tmp_path: Path, capsys) -> None:
+def test_resumed_single_model_benchmark_measures_only_missing_repetitions(tmp_path: Path, capsys) -> None:
     part = FakePart("a")
     arguments = ["--model", "m", "--run", str(tmp_path), "--repetitions"]
     assert command.main([*arguments, "1"], [part]) == 0
@@ -69,7 +69,7 @@ def test_run_continues_with_the_repetitions_that_it_does_not_have(tmp_path: Path
     assert command.main(["--model", "other", "--run", str(tmp_path)], [part]) == 2
 
 
-def test_only_the_chosen_parts_are_measured(tmp_path: Path, capsys) -> None:
+def test_single_model_benchmark_measures_only_chosen_parts(tmp_path: Path, capsys) -> None:
     a, b = FakePart("a"), FakePart("b")
     assert command.main(["--model", "m", "--run", str(tmp_path), "--parts", "b"], [a, b]) == 0
     assert (len(a.turns), len(b.turns)) == (0, 7)

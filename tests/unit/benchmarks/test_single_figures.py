@@ -34,31 +34,31 @@ def both(rates: list[tuple[float, float]]) -> list[dict]:
     ]
 
 
-def test_spread_is_of_the_repetitions_ratios_whatever_the_machine_does_between_them() -> None:
+def test_benchmark_spread_is_median_and_range_of_ratios_within_repetitions() -> None:
     ratio = spread(both([(20, 10), (60, 20), (5, 5)]), "fast", "slow", decode_rate)
     assert (ratio.median, ratio.low, ratio.high) == pytest.approx((2, 1, 3))
     assert (ratio.mine, ratio.base) == pytest.approx((20, 10))
     assert ratio.document(ci_low=0.123456) == {"median": 2.0, "low": 1.0, "high": 3.0, "ci_low": 0.1235}
 
 
-def test_spread_counts_only_records_with_the_wanted_values() -> None:
+def test_benchmark_spread_uses_only_records_with_given_field_values() -> None:
     records = [answer("fast", 0, 30, length=1), answer("slow", 0, 10, length=1), answer("slow", 0, 30, length=2)]
     assert spread(records, "fast", "slow", decode_rate, length=1).median == pytest.approx(3)
     with pytest.raises(ValueError, match="no repetition has both fast and slow where {'length': 2}"):
         spread(records, "fast", "slow", decode_rate, length=2)
 
 
-def test_whole_rate_counts_the_prompt_and_decode_rate_does_not() -> None:
+def test_whole_rate_includes_prompt_time_and_decode_rate_excludes_prompt_time() -> None:
     record = answer("fast", 0, 10, first=4.0)
     assert whole_rate([record]) == pytest.approx(11 / 5)
     assert decode_rate([record]) == pytest.approx(10)
 
 
-def test_tokens_of_the_first_chunk_are_no_decoding() -> None:
+def test_decode_rate_excludes_tokens_of_first_chunk() -> None:
     assert after_first([1.0, 1.0, 3.0, 3.0, 3.0]) == (3, 2.0)
 
 
-def test_streams_at_once_count_while_all_decode() -> None:
+def test_concurrent_decode_rate_counts_only_time_in_which_all_streams_decode() -> None:
     early = {"times": [0.0, 1.0, 2.0, 3.0, 4.0]}
     late = {"times": [1.5, 2.5, 3.5, 4.5, 5.5]}
     assert together_rate([early, late]) == pytest.approx(5 / 2.5)
@@ -66,7 +66,7 @@ def test_streams_at_once_count_while_all_decode() -> None:
         together_rate([early, {"times": [4.0, 5.0]}])
 
 
-def test_interval_pairs_answers_by_prompt_and_draws_whole_repetitions() -> None:
+def test_benchmark_interval_pairs_answers_by_prompt_and_resamples_whole_repetitions() -> None:
     records = [
         answer(arm, repetition, 10 * (factor if arm == "fast" else 1), prompt=prompt)
         for repetition, factor in enumerate((1.0, 1.1, 1.2, 1.3))
@@ -77,18 +77,18 @@ def test_interval_pairs_answers_by_prompt_and_draws_whole_repetitions() -> None:
     assert (low, high) == pytest.approx((1.0, 1.3))
 
 
-def test_acceptance_is_of_one_arm_and_kind() -> None:
+def test_benchmark_acceptance_counts_only_records_of_given_arm_and_workload() -> None:
     counts = {"drafted": 8, "accepted": 6, "steps": 5, "workload": "edit"}
     records = [answer("fast", 0, 10, **counts), answer("fast", 0, 10, **counts | {"workload": "chat", "accepted": 0})]
     assert acceptance(records, "fast", workload="edit") == pytest.approx((0.75, 11 / 5))
     assert acceptance(records, "slow") == (0.0, 0.0)
 
 
-def test_median_is_taken_over_the_named_field() -> None:
+def test_benchmark_median_is_taken_over_named_record_field() -> None:
     assert median_of("seconds")([{"seconds": 3}, {"seconds": 1}, {"seconds": 2}]) == 2
 
 
-def test_different_greedy_texts_are_no_comparison() -> None:
+def test_benchmark_refuses_comparison_when_greedy_texts_differ() -> None:
     records = both([(20, 10)])
     same_texts(records)
     records[1]["text"] = [*range(10), 99]
@@ -99,7 +99,7 @@ def test_different_greedy_texts_are_no_comparison() -> None:
         same_texts(records)
 
 
-def test_share_of_same_texts_is_by_prompt() -> None:
+def test_share_of_identical_texts_is_counted_by_prompt() -> None:
     texts = {"fast": {"a": "x", "b": "y"}, "slow": {"a": "x", "b": "z"}}
     records = [{"arm": arm, "repetition": 0, "texts": said} for arm, said in texts.items()]
     assert same_share(records, "fast", "slow") == 0.5
