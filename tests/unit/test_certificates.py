@@ -108,7 +108,7 @@ def accept(context: ssl.SSLContext, one: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_a_key_is_taken_where_handshakes_with_it_succeed(tmp_path: Path, kind: str) -> None:
+def test_certificate_key_type_is_accepted_only_if_tls_handshakes_succeed(tmp_path: Path, kind: str) -> None:
     authority = Authority(tmp_path, "ca")
     made = authority.issue("server", KEYS[kind]())
     openssl = over_openssl(made, authority.file)
@@ -129,7 +129,7 @@ def load(**overrides: object) -> Settings:
     return load_settings(None, {name.replace("__", "."): value for name, value in overrides.items()}, {})
 
 
-def test_files_that_no_server_can_use_are_refused(tmp_path: Path) -> None:
+def test_certificate_check_refuses_unusable_certificate_and_key_files(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path, "ca"), Authority(tmp_path, "other")
     own, stranger = authority.issue("own"), other.issue("stranger")
     key = ec.generate_private_key(ec.SECP256R1())
@@ -161,7 +161,7 @@ def test_files_that_no_server_can_use_are_refused(tmp_path: Path) -> None:
         assert refusal(of_server(made)) == (field, allowed)
 
 
-def test_a_certificate_that_is_not_valid_now_is_refused_with_its_dates(tmp_path: Path) -> None:
+def test_certificate_check_refuses_expired_or_not_yet_valid_certificate_with_date(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     between = Authority(tmp_path, "between", authority, begin=-9, end=-1)
     expired, early = authority.issue("expired", begin=-9, end=-2), authority.issue("early", begin=2, end=9)
@@ -177,7 +177,7 @@ def test_a_certificate_that_is_not_valid_now_is_refused_with_its_dates(tmp_path:
         assert refusal(file)[1] == f"certificates that are valid now; that of {why}"
 
 
-def test_certificates_that_some_clients_refuse_are_warned_of(tmp_path: Path) -> None:
+def test_certificate_check_warns_of_certificates_that_some_clients_refuse(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
 
     def found(made: Certified, host: str = "127.0.0.1") -> list[str]:
@@ -214,7 +214,7 @@ def test_certificates_that_some_clients_refuse_are_warned_of(tmp_path: Path) -> 
         (-0.8, 0.45, False),
     ],
 )
-def test_certificate_is_warned_of_by_its_remaining_share_of_life(
+def test_certificate_check_warns_of_expiry_near_end_of_lifetime(
     tmp_path: Path, begin: float, end: float, soon: bool
 ) -> None:
     made = Authority(tmp_path, "ca", end=999).issue("server", begin=begin, end=end)
@@ -222,7 +222,7 @@ def test_certificate_is_warned_of_by_its_remaining_share_of_life(
     assert found == [f"expires on {in_local_time(dates(made.cert)[1])}"] * soon
 
 
-def test_a_chain_ends_with_its_first_certificate_and_authorities_with_the_last(tmp_path: Path) -> None:
+def test_certificate_expiry_is_earliest_in_chain_and_latest_among_authorities(tmp_path: Path) -> None:
     first, last = Authority(tmp_path, "first", end=3), Authority(tmp_path, "last", end=5)
     made = first.issue("server", end=4)
     made.cert.write_bytes(made.cert.read_bytes() + first.file.read_bytes())
@@ -233,7 +233,7 @@ def test_a_chain_ends_with_its_first_certificate_and_authorities_with_the_last(t
     assert days == {"server.tls_cert": 3, "server.tls_client_ca": 5}
 
 
-def test_the_doctor_looks_at_every_certificate_that_is_used(tmp_path: Path) -> None:
+def test_doctor_checks_every_certificate_in_use(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca", end=99)
     server, edge = authority.issue("server", end=99), authority.issue("edge", end=99)
     expired = authority.issue("expired", begin=-9, end=-1)
@@ -267,7 +267,7 @@ def test_the_doctor_looks_at_every_certificate_that_is_used(tmp_path: Path) -> N
     assert check_certificates(Settings()) == []
 
 
-def test_certificate_that_openssl_refuses_is_a_config_error(tmp_path: Path) -> None:
+def test_server_certificate_that_openssl_refuses_raises_config_error(tmp_path: Path) -> None:
     made = Authority(tmp_path, "ca").issue("server")
     found = checked(of_server(made))
     made.key.write_text("replaced since")
@@ -275,7 +275,7 @@ def test_certificate_that_openssl_refuses_is_a_config_error(tmp_path: Path) -> N
         server_context(found)
 
 
-def test_a_command_names_the_certificate_that_keeps_it_from_connecting(
+def test_command_line_client_names_option_of_unusable_tls_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority(tmp_path, "ca")

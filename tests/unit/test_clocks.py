@@ -11,7 +11,7 @@ from draftd.clocks import sleepless_seconds
 from draftd.token_bucket import TokenBucket
 
 
-def test_elapsed_never_goes_back_and_counts_what_awake_time_counts() -> None:
+def test_suspend_aware_clock_advances_at_least_as_far_as_monotonic_clock() -> None:
     before, awake = sleepless_seconds(), time.monotonic()
     time.sleep(0.01)
     passed = sleepless_seconds() - before
@@ -22,7 +22,7 @@ def test_elapsed_never_goes_back_and_counts_what_awake_time_counts() -> None:
 @pytest.mark.parametrize(
     ("platform", "clock"), [("linux", "CLOCK_BOOTTIME"), ("darwin", "CLOCK_MONOTONIC_RAW"), ("aix", None)]
 )
-def test_each_platform_has_the_clock_that_counts_sleep(
+def test_suspend_aware_clock_uses_platform_clock_that_counts_sleep(
     platform: str, clock: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
@@ -33,7 +33,7 @@ def test_each_platform_has_the_clock_that_counts_sleep(
     assert sleepless_seconds() == (2.5 if clock is None else 1.5)
 
 
-def test_a_kernel_without_that_clock_has_the_monotonic_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suspend_aware_clock_falls_back_to_monotonic_clock_when_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: object) -> float:
         raise OSError(22, "Invalid argument")
 
@@ -42,7 +42,7 @@ def test_a_kernel_without_that_clock_has_the_monotonic_one(monkeypatch: pytest.M
     assert sleepless_seconds() == 2.5
 
 
-def test_a_rate_lets_a_second_through_at_once_and_fills_with_time() -> None:
+def test_token_bucket_allows_burst_of_one_second_and_refills_over_time() -> None:
     now = [1000.0]
     rate = TokenBucket(4.0, 4.0, clock=lambda: now[0])
     assert [rate.take() for _ in range(5)] == [0, 0, 0, 0, 0.25]
@@ -52,7 +52,7 @@ def test_a_rate_lets_a_second_through_at_once_and_fills_with_time() -> None:
     assert [rate.take() > 0 for _ in range(5)] == [False] * 4 + [True]
 
 
-def test_a_rate_below_one_a_second_lets_one_through_now_and_then() -> None:
+def test_token_bucket_with_rate_below_one_per_second_allows_one_per_interval() -> None:
     now = [1000.0]
     rate = TokenBucket(0.1, 1.0, clock=lambda: now[0])
     assert rate.take() == 0

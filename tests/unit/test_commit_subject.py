@@ -26,7 +26,7 @@ def run_hook(message: str, folder: Path) -> subprocess.CompletedProcess[str]:
         'Revert "engine: charge twice"',
     ],
 )
-def test_commit_hook_accepts_an_area_and_an_imperative(message: str, tmp_path: Path) -> None:
+def test_commit_hook_accepts_subject_with_area_and_imperative_verb(message: str, tmp_path: Path) -> None:
     assert run_hook(message, tmp_path).returncode == 0
 
 
@@ -43,7 +43,7 @@ def test_commit_hook_accepts_an_area_and_an_imperative(message: str, tmp_path: P
         ("", "lacks an area"),
     ],
 )
-def test_commit_hook_refuses_other_subjects_and_says_why(subject: str, reason: str, tmp_path: Path) -> None:
+def test_commit_hook_refuses_invalid_subject_with_reason(subject: str, reason: str, tmp_path: Path) -> None:
     refused = run_hook(subject, tmp_path)
     assert refused.returncode == 1
     assert f'got "{subject}"' in refused.stderr

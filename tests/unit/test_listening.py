@@ -40,14 +40,14 @@ def asked(host: str, port: int, method: str = "GET", path: str = "/health", **ho
         connection.close()
 
 
-async def test_the_http_server_on_localhost_takes_both_families() -> None:
+async def test_http_server_on_localhost_accepts_ipv4_and_ipv6() -> None:
     async with fronted(host="localhost") as front:
         for host in LOOPBACK:
             for path in ("/health", "/metrics", "/v1/models"):
                 assert await asyncio.to_thread(asked, host, front.server.port, path=path) == 200, (host, path)
 
 
-def test_the_webhook_on_localhost_takes_both_families_and_frees_both() -> None:
+def test_webhook_on_localhost_accepts_ipv4_and_ipv6_and_frees_port_on_close() -> None:
     with Webhook(host="localhost") as first:
         for host in LOOPBACK:
             assert asked(host, first.port, "POST", "/v1/alerts", body=notification(), headers=bearer()) == 200
@@ -74,7 +74,7 @@ def bind(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, int], int 
     return refuse
 
 
-def test_port_0_is_one_port_that_is_free_at_both(bind: Callable[..., None]) -> None:
+def test_port_0_on_localhost_selects_one_port_free_on_both_ipv4_and_ipv6(bind: Callable[..., None]) -> None:
     tried: list[int] = []
 
     def refused(host: str, port: int) -> int | None:
@@ -92,7 +92,7 @@ def test_port_0_is_one_port_that_is_free_at_both(bind: Callable[..., None]) -> N
 
 
 @pytest.mark.parametrize("number", [errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT])
-def test_a_machine_without_ipv6_listens_on_ipv4_alone(number: int, bind: Callable[..., None]) -> None:
+def test_localhost_listens_on_ipv4_alone_when_machine_lacks_ipv6(number: int, bind: Callable[..., None]) -> None:
     bind(lambda host, port: number if ":" in host else None)
     (made,) = listening_sockets("localhost", 0)
     assert made.getsockname()[0] == "127.0.0.1"
@@ -101,7 +101,7 @@ def test_a_machine_without_ipv6_listens_on_ipv4_alone(number: int, bind: Callabl
         listening_sockets("::1", 0)
 
 
-def test_a_port_that_is_taken_at_one_of_them_is_taken() -> None:
+def test_localhost_port_taken_on_ipv6_alone_is_refused() -> None:
     """Clients that try the taken address first would reach the other program."""
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
         port = other.getsockname()[1]
@@ -112,7 +112,7 @@ def test_a_port_that_is_taken_at_one_of_them_is_taken() -> None:
 
 
 @pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1"), ("[::1]", "::1"), ("0.0.0.0", "0.0.0.0")])
-def test_an_address_is_that_address_alone(host: str, address: str) -> None:
+def test_server_host_given_as_ip_address_binds_only_given_address(host: str, address: str) -> None:
     (made,) = listening_sockets(host, 0)
     assert made.getsockname()[0] == address
     made.close()

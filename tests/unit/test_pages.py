@@ -13,7 +13,7 @@ from scripts import pages
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_page_that_differs_is_found(
+def test_generated_documentation_check_detects_outdated_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -28,7 +28,7 @@ def test_a_page_that_differs_is_found(
     assert all(f"{page} is out of date" in said for page in pages.PAGES)
 
 
-def test_the_telemetry_page_names_all_of_the_catalog() -> None:
+def test_generated_telemetry_page_names_every_metric_span_event_and_attribute() -> None:
     page = pages.telemetry()
     for thing in (*catalog.METRICS, *catalog_spans.SPANS, *catalog_spans.EVENTS):
         assert f"`{thing.name}`" in page
@@ -37,6 +37,6 @@ def test_the_telemetry_page_names_all_of_the_catalog() -> None:
         assert f"`{metric.prometheus}" in page
 
 
-def test_the_configuration_page_names_every_setting() -> None:
+def test_generated_configuration_page_names_every_setting() -> None:
     page = pages.configuration()
     assert all(f"| `{doc.name}` |" in page for doc in describe_settings())

@@ -48,7 +48,7 @@ class Whole:
 
 
 @pytest.mark.parametrize(("rule", "text", "what"), BROKEN)
-def test_a_rule_names_the_place_that_breaks_it(rule: str, text: str, what: str) -> None:
+def test_readability_rule_reports_place_of_violation(rule: str, text: str, what: str) -> None:
     modules = [parse(f"{room}/a.py", text) for room in ("engine", "service", "fronts")]
     places = list(RULES[rule](modules))
     assert {(place.module.room, place.what) for place in places} == {
@@ -58,23 +58,23 @@ def test_a_rule_names_the_place_that_breaks_it(rule: str, text: str, what: str) 
     }
 
 
-def test_readable_code_breaks_no_rule_of_the_package() -> None:
+def test_readability_rules_accept_readable_code() -> None:
     places = find_places([parse("engine/a.py", WELL), parse("engine/base.py", "")], [])
     assert not places
 
 
-def test_an_exception_takes_one_place_out() -> None:
+def test_readability_exception_suppresses_only_listed_violation() -> None:
     modules = [parse("engine/a.py", f"def f():\n{LONG}\ndef g():\n{LONG}")]
     ((rule, place),) = find_places(modules, [], ["function-length engine/a.py f"])
     assert (rule, place.what) == ("function-length", "g: 47 lines")
 
 
-def test_an_exception_that_nothing_needs_is_found() -> None:
+def test_unused_readability_exception_is_reported() -> None:
     keys = ["function-length engine/a.py f", "function-length engine/a.py g"]
     assert unused_exceptions([parse("engine/a.py", f"def f():\n{LONG}")], keys) == keys[1:]
 
 
-def test_exceptions_are_few_have_reasons_and_spare_strict_rules() -> None:
+def test_readability_exceptions_are_few_have_reasons_and_spare_strict_rules() -> None:
     assert len(EXCEPTIONS) <= MOST_EXCEPTIONS
     assert not [key for key, reason in EXCEPTIONS.items() if not reason or key.split()[0] in STRICT]
     assert RULES.keys() | RULES_OF_TESTS.keys() >= STRICT
@@ -83,6 +83,6 @@ def test_exceptions_are_few_have_reasons_and_spare_strict_rules() -> None:
 @pytest.mark.parametrize(
     "name", ["test_alert", "test_it_is_drawn_for_every_single_panel", "test_what_a_panel_says_of_gaps"]
 )
-def test_a_name_of_a_test_that_says_too_little_is_found(name: str) -> None:
+def test_readability_rule_reports_uninformative_test_name(name: str) -> None:
     (place,) = RULES_OF_TESTS["test-name"]([parse("unit/test_a.py", f"def {name}(): pass")])
     assert (place.module.room, place.what) == ("unit", name)

@@ -22,7 +22,7 @@ def tokens() -> Iterator[Token]:
         yield from block.children or [block]
 
 
-def test_every_link_and_picture_has_an_absolute_address_that_exists() -> None:
+def test_readme_links_and_images_are_absolute_and_exist() -> None:
     links = {str(token.attrs[name]) for token in tokens() for name in ("href", "src") if name in token.attrs}
     assert not [link for link in links if not link.startswith("https://")]
     paths = [found[1] for link in links if (found := OURS.match(link))]
@@ -31,14 +31,14 @@ def test_every_link_and_picture_has_an_absolute_address_that_exists() -> None:
     assert not [token.content for token in tokens() if token.type == "text" and "](" in token.content + "]["]
 
 
-def test_the_table_of_commands_has_every_command() -> None:
+def test_readme_command_table_lists_every_command() -> None:
     rows = README.partition("| command | |\n")[2].partition("\n\n")[0]
     listed = re.findall(r"`draftd ([a-z ]+)`", "\n".join(row.split("|")[1] for row in rows.splitlines()))
     assert len(listed) == len(set(listed))
     assert set(listed) == set(_commands())
 
 
-def test_the_map_has_every_package_and_folder() -> None:
+def test_readme_map_lists_every_package_and_folder() -> None:
     lines = README.partition("## A map")[2].partition("```text\n")[2].partition("```")[0]
     folders = set(re.findall(r"([\w-]+)/", lines))
     tracked = subprocess.run(

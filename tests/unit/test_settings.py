@@ -33,7 +33,7 @@ def toml(tmp_path: Path, text: str) -> Path:
     return file
 
 
-def test_defaults_serve_the_embedded_pair_on_loopback() -> None:
+def test_default_settings_serve_embedded_model_on_loopback() -> None:
     settings = load_settings(None, {}, {})
     assert settings.model.path is None
     assert (settings.server.host, settings.server.port) == ("127.0.0.1", 50551)
@@ -41,7 +41,7 @@ def test_defaults_serve_the_embedded_pair_on_loopback() -> None:
     assert settings.flag.default_variant == "on"
 
 
-def test_flags_beat_variables_beat_the_file_beat_defaults(tmp_path: Path) -> None:
+def test_settings_precedence_is_flags_then_environment_then_file_then_defaults(tmp_path: Path) -> None:
     file = toml(tmp_path, "[engine]\nmax_batch = 2\nqueue_capacity = 20\nprefill_chunk = 200\n")
     environ = {"DRAFTD_ENGINE__MAX_BATCH": "3", "DRAFTD_ENGINE__QUEUE_CAPACITY": "30"}
     engine = load_settings(file, {"engine.max_batch": 4}, environ).engine
@@ -49,17 +49,17 @@ def test_flags_beat_variables_beat_the_file_beat_defaults(tmp_path: Path) -> Non
     assert engine.default_max_tokens == 4096
 
 
-def test_a_flag_not_given_hides_nothing() -> None:
+def test_command_flag_not_given_does_not_override_environment_variable() -> None:
     assert load_settings(None, {"server.port": None}, {"DRAFTD_SERVER__PORT": "7"}).server.port == 7
 
 
-def test_settings_cannot_be_changed_after_loading() -> None:
+def test_settings_are_immutable() -> None:
     settings = Settings()
     with pytest.raises(ValidationError):
         settings.server.port = 1
 
 
-def test_construction_alone_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_constructor_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTD_SERVER__PORT", "1")
     monkeypatch.setenv("SERVER", "{}")
     assert Settings().server.port == 50551
@@ -80,7 +80,9 @@ def test_construction_alone_reads_no_environment(monkeypatch: pytest.MonkeyPatch
         ("DRAFTD_HARDWARE__MEMORY_FLOOR_BYTES", "-1", f"a whole number from 0 to {2**50}"),
     ],
 )
-def test_a_wrong_variable_names_itself_value_and_allowed(variable: str, value: str, allowed: str) -> None:
+def test_invalid_environment_variable_error_names_variable_value_and_allowed_values(
+    variable: str, value: str, allowed: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(None, {}, {variable: value})
     assert variable in caught.value.message
@@ -96,18 +98,18 @@ def test_a_wrong_variable_names_itself_value_and_allowed(variable: str, value: s
         ("DRAFTD_TARGETT", "DRAFTD_TARGET"),
     ],
 )
-def test_an_unknown_variable_is_an_error_with_a_suggestion(name: str, suggestion: str) -> None:
+def test_unknown_environment_variable_is_refused_with_suggestion(name: str, suggestion: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}.*did you mean {suggestion}\\?"):
         load_settings(None, {}, {name: "secret"})
 
 
-def test_the_value_of_an_unknown_variable_is_hidden() -> None:
+def test_unknown_environment_variable_error_hides_value() -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(None, {}, {"DRAFTD_SERVER__TOKEM": "hunter2-of-the-tests"})
     assert "hunter2-of-the-tests" not in str(caught.value)
 
 
-def test_variables_of_commands_and_others_are_ignored() -> None:
+def test_settings_ignore_environment_variables_of_client_commands_and_other_programs() -> None:
     load_settings(None, {}, {"DRAFTD_TARGET": "x:1", "DRAFTD_TOKEN": "t", "PATH": "/bin", "XDRAFTD_A": "1"})
     # The environment of a shell that loaded Grafana's and the collector's set-up.
     load_settings(
@@ -126,28 +128,28 @@ def test_variables_of_commands_and_others_are_ignored() -> None:
         ("[server]\nport = 'x'\n", r"server.port \(from .*draftd.toml\): got 'x'"),
     ],
 )
-def test_a_wrong_file_says_where(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_configuration_file_error_names_key_and_problem(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_settings(toml(tmp_path, text), {}, {})
 
 
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+def test_missing_configuration_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         load_settings(tmp_path / "none.toml", {}, {})
 
 
-def test_an_unknown_override_is_an_error() -> None:
+def test_unknown_setting_override_is_refused_with_suggestion() -> None:
     with pytest.raises(ConfigError, match="did you mean server.port"):
         load_settings(None, {"server.prot": 1}, {})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "mini.local", "localhost.example.org"])
-def test_beyond_loopback_needs_tls_and_a_token(host: str) -> None:
+def test_server_host_beyond_loopback_requires_tls_and_token(host: str) -> None:
     with pytest.raises(ConfigError, match="server.token, server.tls_cert, server.tls_key"):
         load_settings(None, {"server.host": host}, {})
 
 
-def test_tls_and_a_token_allow_beyond_loopback(tmp_path: Path) -> None:
+def test_server_host_beyond_loopback_is_accepted_only_with_tls_and_token(tmp_path: Path) -> None:
     pem = tmp_path / "x.pem"
     pem.write_text("-")
     overrides = {"server.host": "0.0.0.0", "server.tls_cert": pem, "server.tls_key": pem}
@@ -161,7 +163,7 @@ def test_loopback_hosts_are_recognised_in_all_spellings(host: str) -> None:
     assert is_loopback(host)
 
 
-def test_half_of_a_key_pair_is_an_error(tmp_path: Path) -> None:
+def test_incomplete_server_tls_files_are_refused(tmp_path: Path) -> None:
     pem = tmp_path / "x.pem"
     pem.write_text("-")
     with pytest.raises(ConfigError, match="server.tls_key"):
@@ -170,7 +172,7 @@ def test_half_of_a_key_pair_is_an_error(tmp_path: Path) -> None:
         load_settings(None, {"server.tls_client_ca": pem}, {})
 
 
-def test_the_token_is_never_shown() -> None:
+def test_server_token_appears_neither_in_settings_repr_nor_in_error() -> None:
     settings = load_settings(None, {}, {"DRAFTD_SERVER__TOKEN": "hunter2-of-the-tests"})
     assert settings.server.token == SecretStr("hunter2-of-the-tests")
     assert "hunter2-of-the-tests" not in repr(settings)
@@ -180,7 +182,7 @@ def test_the_token_is_never_shown() -> None:
 
 
 @pytest.mark.parametrize("name", ["server.token", "webhook.token", "webhook.secret"])
-def test_a_credential_that_is_short_is_refused(name: str) -> None:
+def test_credential_setting_accepts_only_one_or_two_secrets_of_16_or_more_characters(name: str) -> None:
     variable, (section, key) = "DRAFTD_" + name.replace(".", "__").upper(), name.split(".")
     with pytest.raises(ConfigError, match="at least 16 characters") as caught:
         load_settings(None, {}, {variable: "fifteen-letters"})
@@ -201,13 +203,13 @@ def test_a_credential_that_is_short_is_refused(name: str) -> None:
             load_settings(None, {}, {variable: wrong})
 
 
-def test_an_empty_variable_unsets_what_may_be_unset(tmp_path: Path) -> None:
+def test_empty_environment_variable_unsets_optional_setting(tmp_path: Path) -> None:
     file = toml(tmp_path, "[model]\ndrafter = 'prompt_lookup'\n")
     assert load_settings(file, {}, {}).model.drafter == PROMPT_LOOKUP
     assert load_settings(file, {}, {"DRAFTD_MODEL__DRAFTER": ""}).model.drafter is None
 
 
-def test_a_draft_model_without_a_target_is_an_error() -> None:
+def test_draft_model_path_without_target_path_is_refused() -> None:
     with pytest.raises(ConfigError, match="model.draft_path"):
         load_settings(None, {"model.draft_path": "somewhere"}, {})
 
@@ -215,7 +217,7 @@ def test_a_draft_model_without_a_target_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"), [("true", True), ("SPAN_ONLY", True), ("no_content", False), ("", False)]
 )
-def test_content_is_captured_as_the_convention_says(value: str, expected: bool) -> None:
+def test_content_capture_setting_follows_otel_genai_variable_unless_overridden(value: str, expected: bool) -> None:
     environ = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": value}
     assert load_settings(None, {}, environ).telemetry.capture_content is expected
     assert not load_settings(
@@ -223,13 +225,13 @@ def test_content_is_captured_as_the_convention_says(value: str, expected: bool) 
     ).telemetry.capture_content
 
 
-def test_state_lives_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_directory_follows_xdg_state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert state_dir(os.environ) == tmp_path / "draftd"
     assert state_dir({"XDG_STATE_HOME": "relative"}).is_absolute()
 
 
-def test_every_setting_is_described_once() -> None:
+def test_every_setting_has_unique_name_description_and_allowed_values() -> None:
     docs = list(describe_settings())
     assert len({doc.name for doc in docs}) == len(docs) >= 25
     for doc in docs:
@@ -238,7 +240,7 @@ def test_every_setting_is_described_once() -> None:
         assert doc.variable == "DRAFTD_" + doc.name.replace(".", "__").upper()
 
 
-def test_engine_limits_are_settings_of_the_same_name() -> None:
+def test_engine_limits_have_settings_of_same_name() -> None:
     others = {"memory_share", "headroom", "available", "prefix_folder", "gather_seconds", "part_of_peer", "remote"}
     limit_names = {field.name for field in fields(Limits)} - others
     assert limit_names < set(EngineSettings.model_fields)
@@ -248,7 +250,7 @@ def test_engine_limits_are_settings_of_the_same_name() -> None:
 
 @hypothesis.settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=12), st.text(max_size=12), max_size=4))
-def test_any_environment_gives_settings_or_a_config_error(
+def test_arbitrary_environment_yields_settings_or_config_error(
     names: dict[str, str],
 ) -> None:
     environ = {f"DRAFTD_{name}": value for name, value in names.items()}
@@ -256,7 +258,7 @@ def test_any_environment_gives_settings_or_a_config_error(
         assert isinstance(load_settings(None, {}, environ), Settings)
 
 
-def test_a_list_has_commas_and_may_be_empty() -> None:
+def test_list_setting_is_comma_separated_and_may_be_empty() -> None:
     settings = load_settings(None, {}, {"DRAFTD_FALLBACK__BLOCKS": "5,3", "DRAFTD_FALLBACK__LIGHTER": ""})
     assert (settings.fallback.blocks, settings.fallback.lighter) == ((5, 3), ())
 
@@ -280,14 +282,14 @@ def test_a_list_has_commas_and_may_be_empty() -> None:
         ("HOST", "0.0.0.0"),
     ],
 )
-def test_an_unusable_webhook_setting_is_refused_by_name(name: str, value: str) -> None:
+def test_unusable_webhook_setting_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load_settings(None, {}, {f"DRAFTD_WEBHOOK__{name}": value})
     assert refused.value.field.split()[0] == f"webhook.{name.lower()}"
     assert "password" not in str(refused.value)
 
 
-def test_the_poll_token_never_travels_unencrypted() -> None:
+def test_webhook_poll_token_requires_https_beyond_loopback() -> None:
     polled = {"DRAFTD_WEBHOOK__POLL_TOKEN": "t", "DRAFTD_WEBHOOK__POLL_URL": "http://alertmanager:9093"}
     with pytest.raises(ConfigError, match="https beyond loopback") as refused:
         load_settings(None, {}, polled)
@@ -296,7 +298,7 @@ def test_the_poll_token_never_travels_unencrypted() -> None:
         assert load_settings(None, {}, polled | {"DRAFTD_WEBHOOK__POLL_URL": url}).webhook.poll_url == url
 
 
-def test_the_webhook_listens_once_a_token_is_set() -> None:
+def test_webhook_listens_only_when_token_or_secret_is_set() -> None:
     assert not load_settings(None, {}, {}).webhook.listens
     empty = {"DRAFTD_WEBHOOK__TOKEN": "", "DRAFTD_WEBHOOK__SECRET": "", "DRAFTD_WEBHOOK__POLL_URL": ""}
     assert not load_settings(None, {}, empty).webhook.listens
@@ -305,7 +307,7 @@ def test_the_webhook_listens_once_a_token_is_set() -> None:
     assert load_settings(None, {}, {"DRAFTD_WEBHOOK__TOKEN": "t" * 16}).webhook.listens
 
 
-def test_a_final_slash_of_an_address_is_dropped(tmp_path: Path) -> None:
+def test_webhook_poll_url_drops_final_slash(tmp_path: Path) -> None:
     file = tmp_path / "draftd.toml"
     file.write_text('[webhook]\npoll_url = "http://127.0.0.1:3000/api/alertmanager/grafana/"\n')
     assert load_settings(file, {}, {}).webhook.poll_url == "http://127.0.0.1:3000/api/alertmanager/grafana"
@@ -319,7 +321,7 @@ def test_a_final_slash_of_an_address_is_dropped(tmp_path: Path) -> None:
         ("[server\n", "--config: got 'FILE'; allowed: valid TOML: see line 1, column 8"),
     ],
 )
-def test_file_that_is_wrong_at_its_top_says_what_was_meant(
+def test_configuration_file_with_invalid_top_level_is_refused_with_suggestion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -330,6 +332,6 @@ def test_file_that_is_wrong_at_its_top_says_what_was_meant(
     assert caught.value.message == told.replace("FILE", str(file))
 
 
-def test_variable_without_its_section_finds_the_setting() -> None:
+def test_environment_variable_without_section_is_refused_with_suggestion() -> None:
     with pytest.raises(ConfigError, match=r"did you mean DRAFTD_SERVER__PORT\?$"):
         load_settings(None, {}, {"DRAFTD_PORT": "1"})

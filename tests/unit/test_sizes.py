@@ -17,18 +17,18 @@ FILES = [
 BEFORE = [(path.replace("acceptance/draftd_acceptance", "daemon/draftd/acceptance"), text) for path, text in FILES]
 
 
-def test_generated_code_and_other_files_count_for_no_room() -> None:
+def test_line_count_excludes_tests_generated_code_and_non_python_files() -> None:
     assert count(FILES) == {"acceptance": (3, 2), "engine": (4, 2), "values": (2, 1)}
 
 
-def test_the_harness_is_one_room_before_and_after_its_move() -> None:
+def test_line_count_counts_acceptance_code_alike_at_old_and_new_path() -> None:
     assert count(BEFORE) == count(FILES)
 
 
-def test_the_last_lines_are_the_daemon_alone_and_both() -> None:
+def test_line_count_table_ends_with_daemon_total_and_grand_total() -> None:
     assert [line.split() for line in table(count(FILES))][-2:] == [["daemon", "6", "3"], ["both", "9", "5"]]
 
 
-def test_a_commit_and_the_working_tree_are_both_counted() -> None:
+def test_line_count_covers_both_commit_and_working_tree() -> None:
     for counts in (count(revision("HEAD")), count(working_tree())):
         assert {"acceptance", "engine", "values"} <= counts.keys()

@@ -15,7 +15,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_FIRST_PAUSE_SECONDS", 0.001)
 
 
-def test_work_that_raises_is_begun_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_background_thread_restarts_work_that_raises(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
 
     def work() -> None:
@@ -31,7 +31,7 @@ def test_work_that_raises_is_begun_again(caplog: pytest.LogCaptureFixture) -> No
     assert sum("draftd-something failed" in line for line in caplog.messages) == 3
 
 
-def test_work_that_fails_for_good_ends_when_it_is_told_to() -> None:
+def test_background_thread_with_always_failing_work_stops_when_closed() -> None:
     closing, calls = threading.Event(), threading.Semaphore(0)
 
     def work() -> None:

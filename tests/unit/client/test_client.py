@@ -6,7 +6,7 @@ from draftd.client.client import Ask
 from draftd.v1 import inference_pb2 as pb
 
 
-def test_a_question_may_have_any_field_of_the_request() -> None:
+def test_client_request_accepts_arbitrary_generate_request_fields() -> None:
     asked = Ask(messages=(("user", "a"), pb.ChatMessage(role="tool", content="b")), json_schema="{}", max_tokens=3)
     request = asked.message(n=2)
     assert [(one.role, one.content) for one in request.chat.messages] == [("user", "a"), ("tool", "b")]

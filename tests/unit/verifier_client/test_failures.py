@@ -201,7 +201,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.mark.parametrize("failure", CASES)
-def test_each_link_failure_is_reported_once_with_its_setting(
+def test_verifier_link_failure_is_logged_once_with_setting_to_change(
     failure: LinkFailure, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     make, setting = CASES[failure]
@@ -225,19 +225,19 @@ def test_each_link_failure_is_reported_once_with_its_setting(
     assert state.why.endswith(f": {finding.mend}")
 
 
-def test_certificate_curve_that_grpc_rejects_is_named(certificates: Certificates) -> None:
+def test_doctor_names_verifier_certificate_key_type_that_grpc_rejects(certificates: Certificates) -> None:
     with grpc_server(FakeVerifier(), certificates.tls(key=ec.generate_private_key(ec.SECP521R1()))) as port:
         (finding,) = check_remote(edge_settings(port, **certificates.trusting), Words())
     assert "of a type that gRPC does not take (ECDSA P-521)" in finding.text
 
 
-def test_verifier_of_another_protocol_version_is_named_as_cause(caplog: pytest.LogCaptureFixture) -> None:
+def test_verifier_link_log_states_both_versions_on_protocol_mismatch(caplog: pytest.LogCaptureFixture) -> None:
     with grpc_server(OtherVersionVerifier()) as port, linked(edge_settings(port), Journal()) as link:
         until(lambda: link.state.failure is LinkFailure.OTHER_PROTOCOL)
     assert f"it speaks version {VERSION + 1} of the protocol, and this daemon {VERSION}" in link_lines(caplog)[0]
 
 
-def test_each_change_of_a_link_has_a_log_line_and_an_event(caplog: pytest.LogCaptureFixture) -> None:
+def test_every_verifier_link_state_change_is_logged_and_journaled(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     fake, journal = FakeVerifier(), Journal()
     with fake_verifier(fake) as port, proxied(port) as proxy, linked(edge_settings(proxy.port), journal) as link:
@@ -261,7 +261,7 @@ def test_each_change_of_a_link_has_a_log_line_and_an_event(caplog: pytest.LogCap
     assert lines[-1] == "up: it serves fake (professional)"
 
 
-def test_other_weights_on_a_resumed_connection_record_an_event(caplog: pytest.LogCaptureFixture) -> None:
+def test_verifier_with_changed_weights_after_reconnect_is_journaled(caplog: pytest.LogCaptureFixture) -> None:
     fake, journal = FakeVerifier(), Journal()
     with fake_verifier(fake) as port, proxied(port) as proxy, linked(edge_settings(proxy.port), journal) as link:
         until(lambda: link.state.up)
@@ -272,7 +272,7 @@ def test_other_weights_on_a_resumed_connection_record_an_event(caplog: pytest.Lo
     assert (change.previous, change.current, change.cause) == ("up", "up", "weights_changed")
 
 
-def test_link_failure_that_follows_another_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_verifier_link_logs_failure_whose_cause_differs_from_previous_failure(caplog: pytest.LogCaptureFixture) -> None:
     server, _ = CASES[LinkFailure.NO_VERIFIER][0](None)
     with server as elsewhere, proxied(elsewhere) as proxy, linked(edge_settings(proxy.port), Journal()) as link:
         until(lambda: link.state.failure is LinkFailure.NO_VERIFIER)
@@ -296,7 +296,7 @@ def findings_about(fake: FakeVerifier, words: Words | None) -> list[Finding]:
         ]
 
 
-def test_doctor_reports_connection_model_and_tokenizer_of_a_verifier() -> None:
+def test_doctor_reports_verifier_connection_model_and_tokenizer() -> None:
     fake = FakeVerifier()
     reached, model, tokenizer = findings_about(fake, Words())
     assert {finding.verdict for finding in (reached, model, tokenizer)} == {Severity.OK}
@@ -315,17 +315,17 @@ def test_doctor_reports_connection_model_and_tokenizer_of_a_verifier() -> None:
     assert (deaf.verdict, "no answer to a ping" in deaf.text) == (Severity.BAD, True)
 
 
-def test_doctor_reports_no_finding_for_a_disabled_remote() -> None:
+def test_doctor_reports_no_finding_for_disabled_remote_verifier() -> None:
     assert check_remote(RemoteSettings(), Words()) == []
 
 
-def test_each_link_failure_and_refusal_is_documented() -> None:
+def test_every_verifier_link_failure_and_refusal_is_documented() -> None:
     document = (Path(__file__).parents[3] / "docs/remote.md").read_text()
     reasons = {kind.value for kind in LinkFailure} | set(Refusals().counts)
     assert {reason for reason in reasons if f"`{reason}`" not in document} == set()
 
 
-def test_log_of_a_flapping_link_is_limited_and_ends_with_its_state(caplog: pytest.LogCaptureFixture) -> None:
+def test_flapping_verifier_link_logs_one_line_per_half_minute_and_final_state(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     clock, journal = Clock(), Journal()
     announcements = LinkAnnouncements("gpu.lan:50551", journal, clock)

@@ -73,7 +73,7 @@ def proxy(fake: FakeVerifier) -> Iterator[Proxy]:
         yield proxy
 
 
-def test_link_carries_verdicts_and_the_verifiers_model(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_verifier_link_delivers_verdicts_and_reports_model_and_round_trip(fake: FakeVerifier, proxy: Proxy) -> None:
     proxy.network.delay = 0.02
     with linked(proxy.port, quality="standard", token="the-verifiers-own-token", step_seconds=20) as edge:
         assert fake.metadata["authorization"] == "Bearer the-verifiers-own-token"
@@ -98,7 +98,7 @@ def test_link_carries_verdicts_and_the_verifiers_model(fake: FakeVerifier, proxy
         assert (state.connections, state.errors) == (1, 0)
 
 
-def test_other_tokenizer_is_named_by_its_first_difference(fake: FakeVerifier) -> None:
+def test_verifier_link_reports_first_difference_between_tokenizers(fake: FakeVerifier) -> None:
     names = Words().names
     fake.words = Words([*names[:17], b"b", *names[18:]])
     with fake_verifier(fake) as port, linked(port) as edge:
@@ -107,7 +107,7 @@ def test_other_tokenizer_is_named_by_its_first_difference(fake: FakeVerifier) ->
         assert (model.shared_tokenizer, model.difference) == (False, "id 17 is 'w17' here and 'b' there")
 
 
-def test_padding_of_a_vocabulary_counts_as_no_difference(fake: FakeVerifier) -> None:
+def test_verifier_link_ignores_vocabulary_padding_when_comparing_tokenizers(fake: FakeVerifier) -> None:
     fake.words = Words([*Words().names, b"", b""])
     with fake_verifier(fake) as port, linked(port) as edge:
         model = edge.link.state.model
@@ -115,7 +115,9 @@ def test_padding_of_a_vocabulary_counts_as_no_difference(fake: FakeVerifier) -> 
         assert model.shared_tokenizer
 
 
-def test_a_lost_connection_resumes_with_the_verdicts_received(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_verifier_link_resumes_sequence_after_lost_connection_from_received_verdicts(
+    fake: FakeVerifier, proxy: Proxy
+) -> None:
     fake.holds = 3
     with linked(proxy.port, step_seconds=20) as edge:
         sink = edge.ask()
@@ -131,7 +133,7 @@ def test_a_lost_connection_resumes_with_the_verdicts_received(fake: FakeVerifier
         assert edge.link.state.connections == 2
 
 
-def test_a_connection_lost_before_opening_loses_no_step(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_connection_lost_while_opening_sequence_on_verifier_loses_no_tokens(fake: FakeVerifier, proxy: Proxy) -> None:
     with linked(proxy.port, step_seconds=20) as edge:
         fake.stalls = True
         sink = edge.ask()
@@ -143,7 +145,7 @@ def test_a_connection_lost_before_opening_loses_no_step(fake: FakeVerifier, prox
         assert sink.remote.reopened == 0
 
 
-def test_messages_for_a_lost_connection_are_dropped(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_verifier_link_drops_messages_addressed_to_lost_connection(fake: FakeVerifier, proxy: Proxy) -> None:
     with linked(proxy.port) as edge:
         options = SequenceOptions(len(PROMPT), len(PROMPT), SamplingParams(seed=1))
         message = OpenSequence(1, PROMPT, options, 40)
@@ -155,7 +157,9 @@ def test_messages_for_a_lost_connection_are_dropped(fake: FakeVerifier, proxy: P
         assert fake.opened[0].sequence == 2
 
 
-def test_verifier_with_other_weights_takes_only_new_sequences(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_verifier_with_changed_weights_fails_over_running_sequence_and_accepts_new(
+    fake: FakeVerifier, proxy: Proxy
+) -> None:
     fake.holds = 3
     with linked(proxy.port, step_seconds=20) as edge:
         sink = edge.ask()
@@ -171,7 +175,9 @@ def test_verifier_with_other_weights_takes_only_new_sequences(fake: FakeVerifier
         assert again.tokens == continued(PROMPT, 40)
 
 
-def test_outage_fails_sequences_over_until_a_probe_succeeds(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_verifier_outage_fails_over_running_and_new_sequences_and_link_reconnects(
+    fake: FakeVerifier, proxy: Proxy
+) -> None:
     fake.holds = 2
     with linked(proxy.port, step_seconds=20) as edge:
         sink = edge.ask()
@@ -193,7 +199,7 @@ def test_outage_fails_sequences_over_until_a_probe_succeeds(fake: FakeVerifier, 
         edge.until(lambda: fake.closed.get(1) == len(PROMPT) + 2)
 
 
-def test_network_that_swallows_bytes_takes_the_link_down(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_network_that_silently_drops_bytes_takes_verifier_link_down(fake: FakeVerifier, proxy: Proxy) -> None:
     fake.holds = 2
     with linked(proxy.port) as edge:
         proxy.swallow()
@@ -205,7 +211,9 @@ def test_network_that_swallows_bytes_takes_the_link_down(fake: FakeVerifier, pro
         edge.until(lambda: edge.link.state.up)
 
 
-def test_step_deadline_holds_while_the_network_swallows_bytes(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_verification_step_deadline_applies_while_network_silently_drops_bytes(
+    fake: FakeVerifier, proxy: Proxy
+) -> None:
     fake.silent = True
     with linked(proxy.port, step_seconds=0.5, connect_seconds=30) as edge:
         sink = edge.ask()
@@ -215,7 +223,9 @@ def test_step_deadline_holds_while_the_network_swallows_bytes(fake: FakeVerifier
         assert sink.done.failed_over == "no verdict came within its deadline"
 
 
-def test_step_without_a_verdict_ends_at_its_deadline(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_verification_step_without_verdict_fails_over_at_deadline_and_link_stays_up(
+    fake: FakeVerifier, proxy: Proxy
+) -> None:
     fake.silent = True
     with linked(proxy.port) as edge:
         sink = edge.ask()
@@ -227,7 +237,7 @@ def test_step_without_a_verdict_ends_at_its_deadline(fake: FakeVerifier, proxy: 
 
 
 @pytest.mark.parametrize("fault", ["lies", "floods"])
-def test_verifier_that_breaks_the_protocol_is_cut_off(fake: FakeVerifier, proxy: Proxy, fault: str) -> None:
+def test_verifier_that_violates_protocol_is_disconnected(fake: FakeVerifier, proxy: Proxy, fault: str) -> None:
     with linked(proxy.port, probe_seconds=60) as edge:
         setattr(fake, fault, True)
         sink = edge.ask(4)
@@ -241,7 +251,7 @@ def test_verifier_that_breaks_the_protocol_is_cut_off(fake: FakeVerifier, proxy:
             assert sink.tokens == continued(PROMPT, 4)
 
 
-def test_refused_sequence_fails_over_and_the_link_stays_up(fake: FakeVerifier, proxy: Proxy) -> None:
+def test_sequence_refused_by_verifier_fails_over_and_link_stays_up(fake: FakeVerifier, proxy: Proxy) -> None:
     fake.refuses = "too many sequences"
     with linked(proxy.port) as edge:
         sink = edge.ask()
