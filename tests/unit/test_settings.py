@@ -53,7 +53,7 @@ def test_command_flag_not_given_does_not_override_environment_variable() -> None
     assert load_settings(None, {"server.port": None}, {"DRAFTD_SERVER__PORT": "7"}).server.port == 7
 
 
-def test_settings_are_immutable() -> None:
+def test_settings_field_cannot_be_assigned_after_construction() -> None:
     settings = Settings()
     with pytest.raises(ValidationError):
         settings.server.port = 1

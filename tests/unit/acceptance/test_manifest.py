@@ -152,7 +152,7 @@ def test_manifest_survives_json_round_trip(made: Manifest) -> None:
 
 @settings(deadline=None)
 @given(manifests, manifests)
-def test_manifest_comparison_is_symmetric(a: Manifest, b: Manifest) -> None:
+def test_manifest_comparison_finds_same_differences_in_both_directions(a: Manifest, b: Manifest) -> None:
     there = {(one.field, one.matters): (one.left, one.right) for one in differences(a, b)}
     back = {(one.field, one.matters): (one.right, one.left) for one in differences(b, a)}
     assert there == back

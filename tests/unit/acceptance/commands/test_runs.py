@@ -119,5 +119,5 @@ def test_run_progress_into_pipe_prints_one_line_every_30_seconds(
         (7200.0, "about 2.0 h left"),
     ],
 )
-def test_run_progress_rounds_remaining_time(seconds: float | None, said: str) -> None:
+def test_run_progress_shows_remaining_time_in_coarse_units(seconds: float | None, said: str) -> None:
     assert time_left(seconds) == said
