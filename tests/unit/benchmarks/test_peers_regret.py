@@ -134,7 +134,7 @@ def test_regret_benchmark_asks_prompt_groups_until_cell_has_enough_tokens(
         assert groups == list(range(alone if cell.batch == 1 else together))
 
 
-def test_regret_benchmark_asks_all_depths_same_prompts_and_each_group_different_prompts(context: Context) -> None:
+def test_regret_benchmark_asks_same_prompts_at_all_depths_and_different_per_group(context: Context) -> None:
     asked, _ = answered(context, 20)
     for cell in CELLS:
         mine = [one for one in asked if one.cell is cell]

@@ -176,7 +176,7 @@ def test_gate_json_document_writes_non_finite_value_as_null(value: float | None)
     assert document(told)["criteria"][0]["value"] is None
 
 
-def test_each_gate_decision_has_its_exit_code() -> None:
+def test_gate_exit_code_is_0_when_promoted_1_when_not_promoted_2_when_not_judged() -> None:
     assert {one: one.exit_code for one in Decision} == {"promoted": 0, "not_promoted": 1, "not_judged": 2}
 
 
