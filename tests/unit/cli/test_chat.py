@@ -53,13 +53,13 @@ def conversation(typed: Sequence[str | BaseException], monkeypatch: pytest.Monke
         (["fail", "a"], [["s", "fail"], ["s", "a"]]),
     ],
 )
-def test_chat_sends_the_turns_that_were_answered(
+def test_chat_request_carries_earlier_answered_turns_since_the_last_reset(
     typed: list[str | BaseException], asked: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert conversation(typed, monkeypatch) == asked
 
 
-def test_chat_on_a_terminal_recalls_a_line_and_ends_with_ctrl_d(daemon: str, tmp_path: Path) -> None:
+def test_chat_terminal_recalls_typed_line_with_arrow_up_and_exits_on_ctrl_d(daemon: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "draftd", "generate", "-n", "8", "--target", daemon]
     with terminal(command, tmp_path, WITHOUT_SETTINGS) as shown:
         shown.shows("/reset", "> ", seconds=60)

@@ -36,7 +36,7 @@ from tests.unit.cli.conftest import Ran, Run, in_process
 from tests.wait_until import until
 
 
-def test_generate_prints_the_answer_and_one_line_of_figures(draftd: Run) -> None:
+def test_generate_prints_answer_on_stdout_and_one_statistics_line_on_stderr(draftd: Run) -> None:
     ran = draftd("generate", "-n", "24", "hello")
     assert ran.code == 0
     assert len(ran.out.rstrip("\n")) > 0
@@ -54,7 +54,9 @@ def test_generate_prints_the_answer_and_one_line_of_figures(draftd: Run) -> None
         ("SPECULATIVE", "flag: STATIC; model: it is unfit, so …", 4, " · model: it is unfit, so …"),
     ],
 )
-def test_generate_says_why_it_speculates_less_than_it_could(mode: str, reason: str, drafted: int, told: str) -> None:
+def test_generate_summary_line_ends_with_the_reason_for_reduced_speculation(
+    mode: str, reason: str, drafted: int, told: str
+) -> None:
     mode = f"DECODE_MODE_{mode}"
     started = inference.Started(plan=inference.DecodePlan(mode=mode, max_draft_tokens=4, reason=reason))
     counts = inference.DraftCounts(drafts=1, drafted_tokens=drafted, accepted_tokens=drafted, steps=3)
@@ -63,7 +65,7 @@ def test_generate_says_why_it_speculates_less_than_it_could(mode: str, reason: s
     assert "STATIC" not in line
 
 
-def test_generate_says_in_plain_words_what_was_not_drafted_and_names_the_document_once() -> None:
+def test_generate_summary_counts_steps_without_draft_and_names_the_help_document_once() -> None:
     plan = inference.DecodePlan(mode="DECODE_MODE_SPECULATIVE", max_draft_tokens=4, reason="flag: STATIC; model: none")
     finished = inference.Finished(mode=plan.mode, counts=inference.DraftCounts(steps=33, parked_steps=20))
     answer = Answer("x", (1,), (), inference.Started(plan=plan), finished)
@@ -74,14 +76,16 @@ def test_generate_says_in_plain_words_what_was_not_drafted_and_names_the_documen
     assert line.count("draftd docs") == 1
 
 
-def test_generate_reads_its_prompt_from_stdin(draftd: Run) -> None:
+def test_generate_reads_prompt_from_stdin(draftd: Run) -> None:
     from_stdin = draftd("generate", "-n", "16", "--json", stdin="hello there\n")
     from_words = draftd("generate", "-n", "16", "--json", "hello", "there")
     assert from_stdin.code == from_words.code == 0
     assert json.loads(from_stdin.out)["token_ids"] == json.loads(from_words.out)["token_ids"]
 
 
-def test_generate_asks_for_a_format_once(draftd: Run, tmp_path: Path) -> None:
+def test_generate_sends_one_response_format_and_refuses_two_or_a_missing_schema_file(
+    draftd: Run, tmp_path: Path
+) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "object"}')
     ways = (["--schema", str(schema)], ["--schema", "-"], ["--regex", "a+"], ["--choice", "a", "--choice", "b"])
@@ -94,14 +98,14 @@ def test_generate_asks_for_a_format_once(draftd: Run, tmp_path: Path) -> None:
         assert (ran.code, "allowed:" in ran.err, "Traceback" in ran.err) == (2, True, False)
 
 
-def test_generate_with_nothing_to_say_is_asked_wrongly(draftd: Run) -> None:
+def test_generate_without_prompt_exits_2_and_mentions_stdin(draftd: Run) -> None:
     ran = draftd("generate")
     assert ran.code == 2
     assert "stdin" in ran.err
     assert "Traceback" not in ran.err
 
 
-def test_generate_waits_while_the_model_loads_and_says_so(
+def test_generate_waits_up_to_its_wait_option_for_a_loading_model_and_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gate, said = threading.Event(), io.StringIO()
@@ -139,13 +143,13 @@ def test_generate_waits_while_the_model_loads_and_says_so(
         assert "--system: got 'be brief'; allowed: only with a chat template: scripted has none" in ran.err
 
 
-def test_a_system_message_is_refused_with_a_raw_prompt(draftd: Run) -> None:
+def test_generate_refuses_system_message_together_with_raw_prompt(draftd: Run) -> None:
     ran = draftd("generate", "--raw", "--system", "be brief", "hello")
     assert (ran.code, ran.out) == (2, "")
     assert "--system: got 'be brief'; allowed: only with a chat template: with --raw there is none" in ran.err
 
 
-def test_counts_in_the_json_answer_add_up(draftd: Run) -> None:
+def test_generate_json_drafted_count_equals_accepted_plus_rolled_back(draftd: Run) -> None:
     answer = json.loads(draftd("generate", "-n", "40", "--json", "count with me").out)
     counts, usage = answer["counts"], answer["usage"]
     assert answer["mode"] == "speculative"
@@ -155,21 +159,21 @@ def test_counts_in_the_json_answer_add_up(draftd: Run) -> None:
     assert answer["timings"]["time_to_first_token"] > 0
 
 
-def test_highlighted_text_in_a_pipe_is_bracketed_and_otherwise_the_same(draftd: Run) -> None:
+def test_generate_highlight_in_a_pipe_brackets_drafted_text_and_changes_nothing_else(draftd: Run) -> None:
     plain = draftd("generate", "-n", "32", "hello")
     marked = draftd("generate", "-n", "32", "--highlight", "hello")
     assert "⟦" in marked.out
     assert marked.out.replace("⟦", "").replace("⟧", "") == plain.out
 
 
-def test_generate_decodes_autoregressively_on_request(draftd: Run) -> None:
+def test_generate_mode_autoregressive_option_disables_drafting(draftd: Run) -> None:
     answer = json.loads(draftd("generate", "-n", "8", "--json", "--mode", "autoregressive", "hello").out)
     assert answer["mode"] == "autoregressive"
     assert answer["counts"]["drafted_tokens"] == 0
 
 
 @pytest.mark.parametrize("mode", ["automatic", "fixed"])
-def test_how_depth_is_chosen_can_be_said_and_is_told(draftd: Run, mode: str) -> None:
+def test_generate_depth_mode_option_sets_depth_mode_of_the_decode_plan(draftd: Run, mode: str) -> None:
     answer = json.loads(draftd("generate", "-n", "8", "--json", "--depth-mode", mode, "hello").out)
     plan = answer["started"]["plan"]
     assert plan["depth_mode"] == mode
@@ -177,7 +181,7 @@ def test_how_depth_is_chosen_can_be_said_and_is_told(draftd: Run, mode: str) -> 
     assert plan["max_draft_tokens"] == 4
 
 
-def test_a_raw_prompt_is_not_put_into_the_chat_template(draftd: Run) -> None:
+def test_generate_raw_option_bypasses_the_chat_template(draftd: Run) -> None:
     raw = json.loads(draftd("generate", "-n", "4", "--json", "--raw", "hello").out)
     chat = json.loads(draftd("generate", "-n", "4", "--json", "hello").out)
     assert raw["usage"]["input_tokens"] == len("hello")
@@ -188,7 +192,9 @@ def test_a_raw_prompt_is_not_put_into_the_chat_template(draftd: Run) -> None:
     ("arguments", "field"),
     [(("--max-tokens", "0"), "max_tokens"), (("--temperature", "-1"), "temperature"), (("--top-p", "2"), "top_p")],
 )
-def test_a_wrong_field_is_one_line_and_exit_code_2(draftd: Run, arguments: tuple[str, str], field: str) -> None:
+def test_generate_with_out_of_range_option_exits_2_with_one_line_naming_the_field(
+    draftd: Run, arguments: tuple[str, str], field: str
+) -> None:
     ran = draftd("generate", *arguments, "hello")
     assert ran.code == 2
     assert field in ran.err
@@ -198,21 +204,25 @@ def test_a_wrong_field_is_one_line_and_exit_code_2(draftd: Run, arguments: tuple
 @pytest.mark.parametrize(
     "arguments", [("--seed", "-1"), ("--top-k", "3000000000"), ("--max-tokens", "3000000000"), ("--mode", "fast")]
 )
-def test_generate_refuses_values_the_contract_cannot_carry(draftd: Run, arguments: tuple[str, str]) -> None:
+def test_generate_refuses_option_values_that_the_grpc_field_cannot_represent(
+    draftd: Run, arguments: tuple[str, str]
+) -> None:
     ran = draftd("generate", *arguments, "hello")
     assert ran.code == 2
     assert arguments[0] in ran.err
 
 
 @pytest.mark.parametrize("command", [["status"], ["generate", "hello"], ["flag", "get"], ["compare", "a"]])
-def test_no_daemon_is_one_line_that_says_what_to_do(draftd: Run, command: list[str]) -> None:
+def test_client_commands_without_a_daemon_print_one_line_suggesting_draftd_serve(
+    draftd: Run, command: list[str]
+) -> None:
     ran = draftd(*command, DRAFTD_TARGET="127.0.0.1:1")
     assert ran.code == 1
     assert "draftd serve" in ran.err
     assert ran.err.count("\n") == 1
 
 
-def test_compare_runs_each_prompt_both_ways(draftd: Run) -> None:
+def test_compare_prints_one_row_per_prompt_with_identical_outputs_and_a_total_row(draftd: Run) -> None:
     ran = draftd("compare", "-n", "24", "first prompt", "second prompt")
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
@@ -222,7 +232,7 @@ def test_compare_runs_each_prompt_both_ways(draftd: Run) -> None:
     assert "\x1b" not in ran.out
 
 
-def test_compare_as_json_has_every_pair(draftd: Run, tmp_path: Path) -> None:
+def test_compare_json_lists_each_repeat_of_each_prompt_and_groups_by_workload(draftd: Run, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     rows = [
         {"id": "a", "workload": "code", "messages": [{"role": "user", "content": "x"}], "max_tokens": 20},
@@ -238,19 +248,19 @@ def test_compare_as_json_has_every_pair(draftd: Run, tmp_path: Path) -> None:
     assert 0 < figures["summary"]["acceptance"] < 1
 
 
-def test_compare_asks_prompts_of_every_class_where_none_are_given(draftd: Run) -> None:
+def test_compare_without_prompts_uses_built_in_prompts_of_every_workload_class(draftd: Run) -> None:
     ran = draftd("compare", "--each", "1", "-n", "8", "--json")
     assert ran.code == 0, ran.err
     assert set(json.loads(ran.out)["groups"]) == set(CLASSES)
 
 
-def test_sampled_pairs_are_not_judged(draftd: Run) -> None:
+def test_compare_json_does_not_judge_sampled_answers_for_identity(draftd: Run) -> None:
     ran = draftd("compare", "-n", "16", "-t", "0.8", "--seed", "1", "hello", "--json")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["summary"]["comparable"] == 0
 
 
-def test_status_tells_state_model_and_drafts(draftd: Run) -> None:
+def test_status_command_prints_state_context_layers_and_speculation(draftd: Run) -> None:
     draftd("generate", "-n", "16", "hello")
     ran = draftd("status")
     assert ran.code == 0
@@ -265,7 +275,7 @@ def test_status_tells_state_model_and_drafts(draftd: Run) -> None:
 
 
 @pytest.mark.parametrize("progress", ["loading the weights: 30 %", "the group starts again in 5 s"])
-def test_status_says_what_is_not_known_while_the_model_is_not_there(progress: str) -> None:
+def test_status_prints_not_known_yet_for_model_rows_while_the_model_loads(progress: str) -> None:
     now, fallback = datetime.now(UTC), pb.FallbackState(loading=True)
     fallback.ladder.add(level="full", max_draft_tokens=4, drafter="draft_model")
     status = pb.GetStatusResponse(
@@ -323,11 +333,13 @@ REFUSED = {"drafters": ["prompt_lookup", "grammar"], "speculation_reason": "it i
         ({"drafters": ["grammar"], "speculation_reason": "no draft"}, "speculation", "none: no draft"),
     ],
 )
-def test_status_says_what_is_drafted_and_with_what(fields: dict[str, Any], row: str, told: str) -> None:
+def test_status_rows_name_the_drafter_used_or_the_reason_for_no_drafts(
+    fields: dict[str, Any], row: str, told: str
+) -> None:
     assert dict(lines(served(**fields), datetime.now(UTC)))[row] == told
 
 
-def test_ladder_names_each_level_once_and_the_drafter_that_takes_an_absent_ones_place() -> None:
+def test_level_listing_names_each_ladder_level_and_the_substitute_for_an_absent_drafter() -> None:
     status = served(**REFUSED)
     texts = [str(value) for _, value in level_lines(status.fallback, datetime.now(UTC), status.model)]
     assert [line.split(" up to ")[0].strip(" ▸") for line in texts[-3:]] == [
@@ -338,7 +350,7 @@ def test_ladder_names_each_level_once_and_the_drafter_that_takes_an_absent_ones_
     assert "no draft" in texts
 
 
-def test_depth_has_no_unspecified_text_and_no_drafter_that_nobody_chose() -> None:
+def test_depth_table_labels_grammar_drafts_forced_tokens_and_no_workload_unlabelled() -> None:
     response = pb.GetDepthResponse()
     response.costs.add(drafter="grammar", batch=1, source="learnt", ratios=[1.49])
     response.yields.add(drafter="grammar", acceptance=[0.5], tried=[9], depth=1)
@@ -347,7 +359,7 @@ def test_depth_has_no_unspecified_text_and_no_drafter_that_nobody_chose() -> Non
     assert text[0] == "unlabelled by forced tokens"
 
 
-def test_depth_tells_what_drafting_costs_and_yields(draftd: Run) -> None:
+def test_depth_command_prints_draft_cost_per_depth_and_yield_per_workload(draftd: Run) -> None:
     draftd("generate", "-n", "40", "-w", "code", "hello")
     table = list[list[str]]()
 
@@ -364,7 +376,7 @@ def test_depth_tells_what_drafting_costs_and_yields(draftd: Run) -> None:
     assert "code by draft_model " in draftd("depth").out
 
 
-def test_the_flag_is_read_set_and_acts_on_the_next_request(draftd: Run) -> None:
+def test_flag_set_off_makes_the_next_request_autoregressive(draftd: Run) -> None:
     assert "value     on" in draftd("flag", "get").out
     try:
         said = draftd("flag", "set", "off").out
@@ -378,7 +390,7 @@ def test_the_flag_is_read_set_and_acts_on_the_next_request(draftd: Run) -> None:
     assert draftd("flag", "set", "on").out.startswith("speculative-decoding: on already, for every daemon whose")
 
 
-def test_a_held_level_acts_on_the_next_request_and_is_remembered(draftd: Run) -> None:
+def test_level_hold_command_makes_next_request_autoregressive_and_is_listed_in_events(draftd: Run) -> None:
     try:
         assert draftd("level", "hold", "autoregressive", "--for", "30m").out.startswith("autoregressive, held until ")
         answer = json.loads(draftd("generate", "-n", "8", "--json", "hello").out)
@@ -393,13 +405,13 @@ def test_a_held_level_acts_on_the_next_request_and_is_remembered(draftd: Run) ->
     assert json.loads(draftd("generate", "-n", "8", "--json", "hello").out)["mode"] == "speculative"
 
 
-def test_an_unknown_variant_is_asked_wrongly(draftd: Run) -> None:
+def test_flag_set_with_unknown_variant_exits_2(draftd: Run) -> None:
     ran = draftd("flag", "set", "maybe")
     assert ran.code == 2
     assert "on" in ran.err
 
 
-def test_serve_with_a_wrong_setting_names_it(draftd: Run) -> None:
+def test_serve_with_wrong_setting_exits_2_and_names_the_setting_to_use(draftd: Run) -> None:
     ran = draftd("serve", "--set", "engine.max_bach=2")
     assert ran.code == 2
     assert "did you mean engine.max_batch?" in ran.err
@@ -412,7 +424,7 @@ def test_serve_with_a_wrong_setting_names_it(draftd: Run) -> None:
     assert "horse" not in ran.err, "it stands in the list of processes, and not in a log as well"
 
 
-def test_serve_with_a_missing_model_says_so(draftd: Run, tmp_path: Path) -> None:
+def test_serve_with_missing_model_exits_1_with_timestamped_error_and_no_traceback(draftd: Run, tmp_path: Path) -> None:
     model, learnt = str(tmp_path / "none"), tmp_path / "learnt.json"
     before = {"of": {"target": {"path": model, "files": {}}, "draft": None, "device": "another"}, "learnt": {}}
     learnt.write_text(json.dumps({"version": 1, "pairs": [before]}))
@@ -426,7 +438,7 @@ def test_serve_with_a_missing_model_says_so(draftd: Run, tmp_path: Path) -> None
     assert "Traceback" not in ran.err
 
 
-def test_serve_on_a_taken_port_says_that_alone(tmp_path: Path) -> None:
+def test_serve_on_taken_port_exits_2_with_a_single_error_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         folder = StateFolder(tmp_path / "draftd" / str(port))  # as in the daemon that listens there
@@ -461,13 +473,13 @@ def test_version_option_prints_the_version_number(draftd: Run) -> None:
         ),
     ],
 )
-def test_the_prefix_cache_is_told_of_in_a_line(cache: pb.PrefixCache, said: str) -> None:
+def test_status_prints_prefix_cache_usage_and_hits_in_one_line(cache: pb.PrefixCache, said: str) -> None:
     texts = dict(lines(pb.GetStatusResponse(prefix_cache=cache), datetime.now(UTC)))
     assert texts["prefix cache"] == said
     assert "prefix cache" not in dict(lines(pb.GetStatusResponse(), datetime.now(UTC)))
 
 
-def test_prefix_cache_is_told_of_in_tokens_with_what_is_wrong_with_it() -> None:
+def test_status_prefix_cache_line_gives_capacity_in_tokens_and_a_warning_line_below() -> None:
     model = inference.GetModelResponse(model="m", position_bytes=1000)
     cache = pb.PrefixCache(limit_bytes=8_000_000, warning="too small: set more")
     status_lines = lines(pb.GetStatusResponse(model=model, prefix_cache=cache), datetime.now(UTC))
@@ -483,5 +495,5 @@ def test_target_with_port_out_of_range_is_refused(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["127.0.0.1:65535", "[::1]:1", "unix:/run/draftd.sock"])
-def test_target_without_wrong_port_is_passed_to_grpc(target: str) -> None:
+def test_target_with_valid_port_or_unix_socket_is_accepted(target: str) -> None:
     DaemonOptions(target).connect().close()

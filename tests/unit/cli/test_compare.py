@@ -31,7 +31,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def test_a_prompt_is_answered_both_ways(served: Served) -> None:
+def test_compare_pair_runs_prompt_autoregressively_and_speculatively(served: Served) -> None:
     pair = run_pair(served.client, _ASK, "greeting", "code")
     slow, fast = pair.autoregressive, pair.speculative
     assert slow.complete
@@ -46,14 +46,14 @@ def test_a_prompt_is_answered_both_ways(served: Served) -> None:
     assert summary["speculative_time_to_first_token"] == time_to_first_token(fast)
 
 
-def test_pairs_of_sampled_texts_are_not_called_identical(served: Served) -> None:
+def test_compare_pair_of_sampled_answers_has_no_identity_verdict(served: Served) -> None:
     pair: Pair = run_pair(
         served.client, Ask(prompt="hello", max_tokens=8, sampling=SamplingParams(temperature=1.0, seed=1)), "a", ""
     )
     assert pair.identical is None
 
 
-def test_where_speculation_cannot_be_had_the_pair_is_an_error(tmp_path: Path) -> None:
+def test_compare_pair_without_speculation_available_fails_with_failed_precondition(tmp_path: Path) -> None:
     with (
         serving(tmp_path, lambda: scripted_models(0.7, with_draft=False), engine={"max_draft_tokens": 0}) as served,
         pytest.raises(CallError) as refused,
@@ -87,20 +87,20 @@ def paced(rate: float, *, chunks: int = 11, first_token: int = 1, counts: pb.Dra
     return Capture(0.0, 0.0, arrivals[-1], tuple(arrivals), (*responses, pb.GenerateResponse(finished=finished)))
 
 
-def test_text_is_cut_by_the_token_it_came_from() -> None:
+def test_chunk_text_is_split_into_drafted_and_target_pieces_by_token_text_lengths() -> None:
     chunk = pb.Chunk(
         text="def add(a", token_ids=[1, 2, 3, 4], from_draft=[True, True, True, False], text_lengths=[3, 4, 1, 1]
     )
     assert split(chunk) == [Piece("def add(", True), Piece("a", False)]
 
 
-def test_text_that_was_held_back_is_the_targets() -> None:
+def test_chunk_text_beyond_its_token_lengths_counts_as_target_text() -> None:
     chunk = pb.Chunk(text="abc", token_ids=[1], from_draft=[True], text_lengths=[1])
     assert split(chunk) == [Piece("a", True), Piece("bc", False)]
 
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.booleans()), max_size=8), st.text(max_size=3))
-def test_pieces_are_always_the_whole_text(tokens: list[tuple[str, bool]], rest: str) -> None:
+def test_chunk_pieces_always_join_to_the_whole_chunk_text(tokens: list[tuple[str, bool]], rest: str) -> None:
     chunk = pb.Chunk(
         text="".join(text for text, _ in tokens) + rest,
         token_ids=range(len(tokens)),
@@ -110,7 +110,7 @@ def test_pieces_are_always_the_whole_text(tokens: list[tuple[str, bool]], rest: 
     assert "".join(piece.text for piece in split(chunk)) == chunk.text
 
 
-def test_a_stream_becomes_an_answer() -> None:
+def test_generate_stream_is_gathered_into_one_answer_with_text_tokens_and_mode() -> None:
     stream = [
         pb.GenerateResponse(started=pb.Started(model="m")),
         pb.GenerateResponse(chunk=pb.Chunk(text="ab", token_ids=[1, 2], from_draft=[True, False], text_lengths=[1, 1])),
@@ -124,7 +124,7 @@ def test_a_stream_becomes_an_answer() -> None:
     assert tuple(heard) == whole.pieces
 
 
-def test_a_summary_counts_what_is_identical_and_takes_medians() -> None:
+def test_compare_summary_counts_identical_pairs_and_takes_median_speedup() -> None:
     pairs = [pair("code", 100, 250), pair("code", 100, 150), pair("prose", 100, 90, same=False)]
     summary = summarise(pairs)
     assert (summary["identical"], summary["comparable"]) == (2, 3)
@@ -135,19 +135,19 @@ def test_a_summary_counts_what_is_identical_and_takes_medians() -> None:
     assert shorten_figures(summary)["speedup"] == 1.5
 
 
-def test_sampled_pairs_are_neither_identical_nor_different() -> None:
+def test_compare_summary_leaves_sampled_pairs_out_of_identical_and_comparable_counts() -> None:
     summary = summarise([pair("code", 100, 200, greedy=False)])
     assert (summary["identical"], summary["comparable"]) == (0, 0)
 
 
-def test_an_answer_of_one_chunk_has_no_rate_and_no_speedup() -> None:
+def test_compare_pair_of_single_chunk_answers_has_no_speedup() -> None:
     single = paced(100, chunks=1)
     lone_pair = Pair("x", "x", True, single, single)
     assert lone_pair.speedup is None
     assert summarise([lone_pair])["speedup"] is None
 
 
-def test_figures_are_printed_with_units_and_dashes() -> None:
+def test_figure_formatters_print_units_and_a_dash_for_a_missing_value() -> None:
     assert milliseconds(0.01234) == "12.3 ms"
     assert milliseconds(None) == "–"
     assert both(0.0123, None, 1000) == "12 → –"
@@ -157,7 +157,7 @@ def test_figures_are_printed_with_units_and_dashes() -> None:
     assert "4.00 tokens a draft" in line
 
 
-def test_plain_values_are_numbers_seconds_and_short_names() -> None:
+def test_plain_conversion_of_protobuf_yields_short_enum_names_seconds_and_none_for_unset() -> None:
     finished = pb.Finished(reason=pb.FINISH_REASON_STOP, counts=pb.DraftCounts(steps=3, accepted_per_position=[2, 1]))
     finished.timings.total.FromMilliseconds(1500)
     plain_values = plain(finished)
@@ -169,7 +169,7 @@ def test_plain_values_are_numbers_seconds_and_short_names() -> None:
     assert plain_values["usage"] is None
 
 
-def test_plain_times_are_text_that_sorts() -> None:
+def test_plain_conversion_of_protobuf_timestamps_yields_iso_utc_text() -> None:
     change = control.Transition(subject="flag")
     assert plain(change)["at"] is None
     change.at.FromSeconds(1_767_225_600)

@@ -16,7 +16,7 @@ PACKAGE = Path(draftd.__file__).parent
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def test_each_document_is_listed_with_its_title(
+def test_docs_command_lists_every_document_with_its_title_and_the_folder(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     *listed, last = in_process(["docs"], monkeypatch, capsys).out.splitlines()
@@ -26,13 +26,13 @@ def test_each_document_is_listed_with_its_title(
 
 
 @pytest.mark.parametrize("name", ["choosing-a-draft", "docs/choosing-a-draft.md"])
-def test_a_document_is_printed_as_it_is(
+def test_docs_command_prints_named_document_unchanged(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert in_process(["docs", name], monkeypatch, capsys).out == (DOCS / "choosing-a-draft.md").read_text()
 
 
-def test_a_document_that_does_not_exist_is_refused_with_those_that_do(
+def test_docs_command_refuses_unknown_document_and_lists_the_existing_documents(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = in_process(["docs", "../README"], monkeypatch, capsys)
@@ -40,7 +40,7 @@ def test_a_document_that_does_not_exist_is_refused_with_those_that_do(
     assert ran.err.startswith("draftd: document: got '../README'; allowed: acceptance")
 
 
-def test_messages_and_help_name_documents_by_the_command_that_prints_them() -> None:
+def test_cli_messages_refer_to_existing_documents_by_draftd_docs_command_not_by_path() -> None:
     """An installed wheel has no folder docs/."""
     texts = list(_texts())
     assert [text for text in texts if re.search(r"\bdocs/[a-z-]+\.md", text)] == []

@@ -78,13 +78,13 @@ def pair(target: Path, draft: Path, **overrides: object) -> Settings:
     return settings(model__path=str(target), model__draft_path=str(draft), **overrides)
 
 
-def test_log_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_doctor_reports_unwritable_log_file_as_bad(tmp_path: Path) -> None:
     assert check_log(Settings()) == []
     verdict = {name: check_log(settings(log__file=tmp_path / name))[0].verdict for name in ("a.log", "none/a.log", "")}
     assert verdict == {"a.log": Severity.OK, "none/a.log": Severity.BAD, "": Severity.BAD}
 
 
-def test_a_draft_as_large_as_its_target_is_noted(model: Callable[[str], Path]) -> None:
+def test_doctor_reports_draft_size_as_percentage_of_target_bytes(model: Callable[[str], Path]) -> None:
     (found,) = said(check_models(pair(model("a"), model("b"))), "draft size")
     assert "100% of the target's bytes" in found
 
@@ -100,11 +100,11 @@ def test_a_draft_as_large_as_its_target_is_noted(model: Callable[[str], Path]) -
         ({"model_type": "gemma3", "text_config": {"hidden_size": 2560}}, "gemma-3-270m-it"),
     ],
 )
-def test_without_a_draft_a_small_model_of_the_family_is_named(config: dict[str, Any], named: str) -> None:
+def test_small_model_advice_names_a_smaller_draft_model_of_the_same_family(config: dict[str, Any], named: str) -> None:
     assert small_model(config) == named
 
 
-def test_a_missing_draft_is_said_once_by_doctor_and_by_the_daemon_as_it_loads(
+def test_missing_draft_advice_is_the_same_in_doctor_and_in_the_model_loading_log(
     model: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -118,7 +118,7 @@ def test_a_missing_draft_is_said_once_by_doctor_and_by_the_daemon_as_it_loads(
     assert without_draft({"model_type": "qwen3", "hidden_size": 1024}).startswith("none smaller of its family is known")
 
 
-def test_doctor_reports_what_serve_measured_of_the_draft() -> None:
+def test_doctor_reports_draft_model_speedup_measured_by_serve() -> None:
     dear, cheap = (DrafterWorth(DRAFT_MODEL, 4.86, 0.98, 1, speedup) for speedup in (0.41, 1.8))
     assert check_worth(None) == []
     (finding,) = check_worth(dear)
@@ -128,13 +128,13 @@ def test_doctor_reports_what_serve_measured_of_the_draft() -> None:
     assert (finding.verdict, finding.text) == (Severity.OK, "measured here: up to 1.80 times the speed without drafts")
 
 
-def test_doctor_approves_a_pair_that_shares_a_tokenizer(model: Callable[[str], Path]) -> None:
+def test_doctor_approves_target_and_draft_that_share_a_tokenizer(model: Callable[[str], Path]) -> None:
     found = check_models(pair(model("a"), model("b")))
     assert models_alone(found) == {"model": Severity.OK, "draft model": Severity.OK, "pair": Severity.OK}
     assert "llama" in found[0].text
 
 
-def test_memory_of_the_prefix_cache_is_told_in_tokens(model: Callable[[str], Path]) -> None:
+def test_doctor_reports_prefix_cache_memory_in_bytes_and_tokens(model: Callable[[str], Path]) -> None:
     target, draft = model("a"), model("b")
     found = check_models(pair(target, draft, engine__prefix_cache_bytes=8_000_000))
     each = figures(found)["position_bytes"]
@@ -147,7 +147,9 @@ def test_memory_of_the_prefix_cache_is_told_in_tokens(model: Callable[[str], Pat
     assert "off: engine.prefix_cache_bytes is 0" in said(none, "prefix reuse")
 
 
-def test_a_pair_is_told_as_serve_tells_it(model: Callable[[str], Path], caplog: pytest.LogCaptureFixture) -> None:
+def test_doctor_and_model_loading_give_the_same_reason_for_a_draft_tokenizer_mismatch(
+    model: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
     target, draft = model("a"), model("b")
     change_tokenizer(draft)  # as many tokens as before
     found = check_models(pair(target, draft))
@@ -160,7 +162,9 @@ def test_a_pair_is_told_as_serve_tells_it(model: Callable[[str], Path], caplog: 
     assert said(found, "refused") == [f"requests for the drafter draft_model: {why}"]
 
 
-def test_doctor_leaves_open_what_only_the_trial_decides(model: Callable[[str], Path]) -> None:
+def test_doctor_leaves_batching_of_recurrent_model_undecided_until_the_load_time_trial(
+    model: Callable[[str], Path],
+) -> None:
     found = check_models(pair(mamba(model("a")), model("b")))
     assert said(found, "layers") == ["mamba: 1 × recurrent state"]
     assert said(found, "batching") == ["requests share forward passes; a trial when the weights are loaded decides it"]
@@ -168,7 +172,7 @@ def test_doctor_leaves_open_what_only_the_trial_decides(model: Callable[[str], P
     assert (figures(found)["batched"], figures(found)["speculation_available"]) == (None, True)
 
 
-def test_doctor_explains_a_missing_batched_layout_like_serve(
+def test_doctor_gives_the_same_reason_as_model_loading_for_missing_batching(
     model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batched, "_factory", lambda made: None)
@@ -179,7 +183,7 @@ def test_doctor_explains_a_missing_batched_layout_like_serve(
     assert info.drafters[0] == DRAFT_MODEL
 
 
-def test_the_figures_are_those_of_get_model(model: Callable[[str], Path]) -> None:
+def test_doctor_figures_equal_the_get_model_reply(model: Callable[[str], Path]) -> None:
     made = pair(model("a"), model("b"), engine__kv_cache_bytes=2_000_000)
     found = check_models(made)
     models = load_models(str(made.model.path), str(made.model.draft_path), progress=lambda line: None)
@@ -199,7 +203,7 @@ def test_the_figures_are_those_of_get_model(model: Callable[[str], Path]) -> Non
     assert refused.endswith(f" of KV cache, and {limit // 1_000_000} MB are there")
 
 
-def test_a_model_that_the_machine_cannot_run_is_bad(
+def test_doctor_reports_model_whose_forward_pass_fails_as_bad(
     model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_kernel(*_: object, **__: object) -> None:
@@ -211,7 +215,7 @@ def test_a_model_that_the_machine_cannot_run_is_bad(
     assert found.text.endswith("mlx-lm cannot run 'llama' here: RuntimeError: [metal_kernel] No Metal back-end")
 
 
-def test_a_light_draft_is_looked_at_as_the_draft_is(model: Callable[[str], Path]) -> None:
+def test_doctor_checks_light_draft_model_and_its_tokenizer_match(model: Callable[[str], Path]) -> None:
     target, draft, light = model("a"), model("b"), model("c")
     made = pair(target, draft, model__light_draft_path=str(light))
     assert verdicts(check_models(made))["light pair"] is Severity.OK
@@ -223,7 +227,7 @@ def test_a_light_draft_is_looked_at_as_the_draft_is(model: Callable[[str], Path]
     assert "light pair" not in found
 
 
-def test_a_bad_target_does_not_hide_a_bad_draft(model: Callable[[str], Path]) -> None:
+def test_doctor_reports_missing_weights_of_both_target_and_draft(model: Callable[[str], Path]) -> None:
     target, draft = model("a"), model("b")
     for folder in (target, draft):
         (folder / "model.safetensors").unlink()
@@ -243,7 +247,7 @@ def told_alike(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("end", [-1, [-1], 99_999, [1, 2**40]])
-def test_an_end_token_without_an_embedding_is_not_used(
+def test_end_token_without_embedding_is_ignored_and_reported_by_doctor_and_loading(
     model: Callable[[str], Path], caplog: pytest.LogCaptureFixture, end: object
 ) -> None:
     folder = model("a [4-bit]")
@@ -258,7 +262,7 @@ def test_an_end_token_without_an_embedding_is_not_used(
     assert all("set eos_token_id in generation_config.json" in one for one in notes[1:])
 
 
-def test_a_token_without_an_embedding_is_told_and_refused(
+def test_added_token_without_embedding_is_reported_by_doctor_and_loading(
     model: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = model("a")
@@ -275,7 +279,7 @@ def test_a_token_without_an_embedding_is_told_and_refused(
     assert "texts with one are refused, and the chat template writes one in each chat: use the tokenizer" in note
 
 
-def test_a_template_of_the_processor_is_used(model: Callable[[str], Path]) -> None:
+def test_chat_template_json_file_is_used_when_tokenizer_config_has_no_template(model: Callable[[str], Path]) -> None:
     folder = model("a")
     file = folder / "tokenizer_config.json"
     template = json.loads(file.read_text())["chat_template"]
@@ -298,7 +302,7 @@ def test_a_template_of_the_processor_is_used(model: Callable[[str], Path]) -> No
         assert own.render_chat(chat) == expected.render_chat(chat)
 
 
-def test_a_port_in_use_is_bad_and_a_free_one_well() -> None:
+def test_doctor_reports_taken_server_port_as_bad_and_free_port_as_ok() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         finding = check_port(settings(server__port=port))
@@ -308,7 +312,7 @@ def test_a_port_in_use_is_bad_and_a_free_one_well() -> None:
     assert check_port(settings(server__port=0)).verdict is Severity.OK
 
 
-def test_more_weights_than_memory_is_bad_and_they_are_not_read(model: Callable[[str], Path]) -> None:
+def test_doctor_reports_weights_larger_than_memory_as_bad_without_reading_them(model: Callable[[str], Path]) -> None:
     folder = model("a")
     config = json.loads((folder / "config.json").read_text())
     inner = 1 << 30
@@ -328,7 +332,7 @@ def test_more_weights_than_memory_is_bad_and_they_are_not_read(model: Callable[[
     assert verdicts(check_models(settings()))["memory"] is Severity.OK
 
 
-def test_a_dead_collector_is_bad_and_a_live_one_well() -> None:
+def test_doctor_reports_unreachable_otel_collector_as_bad_and_reachable_one_as_ok() -> None:
     assert verdicts(check_collectors({})) == {"collector": Severity.NOTE}
     with socket.create_server(("127.0.0.1", 0)) as alive:
         endpoint = f"http://127.0.0.1:{alive.getsockname()[1]}"
@@ -339,23 +343,23 @@ def test_a_dead_collector_is_bad_and_a_live_one_well() -> None:
     assert "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" in finding.mend
 
 
-def test_a_broken_endpoint_is_bad() -> None:
+def test_doctor_reports_malformed_otel_endpoint_url_as_bad() -> None:
     (finding,) = check_collectors({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://"})
     assert finding.verdict is Severity.BAD
 
 
-def test_an_unreachable_flagd_is_bad() -> None:
+def test_doctor_reports_unreachable_flagd_as_bad() -> None:
     assert check_flag(settings(flag__provider="flagd", flag__port=1), {}).verdict is Severity.BAD
 
 
-def test_a_flag_file_in_a_new_folder_is_well(tmp_path: Path) -> None:
+def test_doctor_accepts_flag_file_in_a_folder_yet_to_be_created_but_not_a_folder(tmp_path: Path) -> None:
     finding = check_flag(settings(flag__file=tmp_path / "a" / "b" / "flags.json"), {})
     assert finding.verdict is Severity.OK
     assert "all daemons with this file follow it" in finding.text
     assert check_flag(settings(flag__file=tmp_path), {}).verdict is Severity.BAD
 
 
-def test_the_daemons_own_flag_file_is_named_and_an_old_one_that_is_not_read(tmp_path: Path) -> None:
+def test_doctor_names_the_per_port_flag_file_and_notes_an_unused_legacy_flag_file(tmp_path: Path) -> None:
     environ, mine = {"XDG_STATE_HOME": str(tmp_path)}, settings(server__port=50551)
     own, old = tmp_path / "draftd" / "50551" / "flags.json", tmp_path / "draftd" / "flags.json"
     assert check_flag(mine, environ).text == f"{own} (will be written)"
@@ -369,14 +373,14 @@ def test_the_daemons_own_flag_file_is_named_and_an_old_one_that_is_not_read(tmp_
     assert "temporary" in check_flag(settings(server__port=0), environ).text
 
 
-def test_a_slow_blas_is_bad_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_reference_blas_as_bad_and_recommends_libopenblas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "load_blas", lambda: "reference")
     finding = check_blas()
     assert finding.verdict is Severity.BAD
     assert "libopenblas" in finding.mend
 
 
-def test_with_cuda_a_slow_blas_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_accepts_reference_blas_when_mlx_computes_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "load_blas", lambda: "reference")
     monkeypatch.setattr(blas, "compute_backend", lambda: "cuda")
     finding = check_blas()
@@ -384,7 +388,7 @@ def test_with_cuda_a_slow_blas_is_no_finding(monkeypatch: pytest.MonkeyPatch) ->
     assert finding.subject == "CUDA"
 
 
-def test_doctor_reports_wrong_setting_as_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_invalid_setting_as_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTD_SERVER__PORT", "x")
     assert verdicts(examine(ServeOptions().settings))["settings"] is Severity.BAD
 
@@ -393,11 +397,11 @@ def webhook(**overrides: object) -> Settings:
     return settings(webhook__token="x" * 16, **{f"webhook__{name}": value for name, value in overrides.items()})
 
 
-def test_a_webhook_that_is_off_is_only_noted() -> None:
+def test_doctor_reports_disabled_webhook_as_note() -> None:
     assert check_webhook(settings()).verdict is Severity.NOTE
 
 
-def test_a_port_for_alerts_is_free_or_anothers() -> None:
+def test_doctor_reports_taken_webhook_port_as_bad_and_free_port_as_ok() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         finding = check_webhook(webhook(port=port))
@@ -407,7 +411,7 @@ def test_a_port_for_alerts_is_free_or_anothers() -> None:
     assert check_webhook(webhook(port=0)).verdict is Severity.OK
 
 
-def test_a_folder_for_the_state_is_there_will_be_made_or_cannot_be(tmp_path: Path) -> None:
+def test_doctor_accepts_state_folder_that_can_be_created_and_rejects_one_that_cannot(tmp_path: Path) -> None:
     named = settings(fallback__state_dir=tmp_path / "a" / "b")
     assert check_state(named, {}).verdict is Severity.OK
     assert "will be created" in check_state(named, {}).text
@@ -419,37 +423,39 @@ def test_a_folder_for_the_state_is_there_will_be_made_or_cannot_be(tmp_path: Pat
         assert "fallback.state_dir" in finding.mend
 
 
-def test_state_folder_that_cannot_be_written_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_unwritable_state_folder_as_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)  # root may write anywhere
     assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Severity.BAD
 
 
-def test_doctor_only_notes_an_unusable_default_state_folder(tmp_path: Path) -> None:
+def test_doctor_reports_unusable_default_state_folder_as_note(tmp_path: Path) -> None:
     (tmp_path / "draftd").touch()
     assert check_state(settings(), {"XDG_STATE_HOME": str(tmp_path)}).verdict is Severity.NOTE
     assert check_state(settings(), {"XDG_STATE_HOME": str(tmp_path / "other")}).verdict is Severity.OK
     assert check_state(settings(server__port=0), {}).verdict is Severity.NOTE
 
 
-def test_state_folder_used_by_a_daemon_is_noted(tmp_path: Path) -> None:
+def test_doctor_reports_state_folder_locked_by_a_running_daemon_as_note(tmp_path: Path) -> None:
     used = StateFolder(tmp_path)
     assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Severity.NOTE
     used.close()
     assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Severity.OK
 
 
-def test_doctor_checks_the_webhook_and_the_state_folder() -> None:
+def test_doctor_findings_include_webhook_and_state_folder() -> None:
     assert {"webhook", "state"} <= {finding.subject for finding in examine(ServeOptions().settings)}
 
 
-def test_a_verifier_that_cannot_be_reached_is_bad() -> None:
+def test_doctor_reports_unreachable_remote_verifier_as_bad() -> None:
     remote = {"remote__enabled": True, "remote__target": "127.0.0.1:1", "remote__connect_seconds": 10}
     findings = [finding for finding in examine(lambda: settings(**remote)) if finding.subject == "remote"]
     assert [(one.verdict, one.text) for one in findings] == [(Severity.BAD, "127.0.0.1:1: nothing listens there")]
     assert findings[0].mend == "start the verifier, or correct remote.target"
 
 
-def test_tokenizer_that_the_libraries_would_make_otherwise_is_said(model: Callable[[str], Path]) -> None:
+def test_doctor_warns_when_tokenizer_class_splits_text_differently_than_tokenizer_json(
+    model: Callable[[str], Path],
+) -> None:
     folder = model("a")
     assert said(check_models(pair(folder, model("b"))), "tokenizer") == []
     rewrite(folder / "tokenizer_config.json", tokenizer_class="GPT2Tokenizer")

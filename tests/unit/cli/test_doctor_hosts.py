@@ -54,7 +54,9 @@ def by_subject(findings: list[Finding]) -> dict[tuple[str, Severity], Finding]:
     return {(finding.subject, finding.verdict): finding for finding in findings}
 
 
-def test_each_machine_and_link_is_told_with_what_to_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_each_host_and_link_of_the_hostfile_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ssh = tmp_path / "ssh"
     ssh.write_text("#!/bin/sh\necho 'mini: Permission denied (publickey).' >&2\nexit 255\n")
     ssh.chmod(0o755)
@@ -75,7 +77,7 @@ def test_each_machine_and_link_is_told_with_what_to_mend(tmp_path: Path, monkeyp
     assert figures["bytes_per_second"] > 0
 
 
-def test_group_that_could_serve_is_found_in_order(tmp_path: Path) -> None:
+def test_doctor_finds_no_fault_in_working_rank_group_but_reports_a_taken_group_port(tmp_path: Path) -> None:
     """Over the ports that serving would use; they are free again afterwards."""
     both = ("127.0.0.1", "127.0.0.1"), ("127.0.0.1", "127.0.0.1")
     asked = settings(tmp_path, *both, port=free_ports(3), trusted_network="false")
@@ -87,7 +89,9 @@ def test_group_that_could_serve_is_found_in_order(tmp_path: Path) -> None:
     assert taken.text.startswith(f"distributed.port: got {asked.distributed.port}; allowed: a port of 127.0.0.1")
 
 
-def test_follower_that_nobody_started_is_told_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_prints_the_follow_command_for_a_follower_that_never_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(doctor._CONNECT_SECONDS, doctor.Start.BY_HAND, 0.1)
     port = free_ports(3)
     both = ("127.0.0.1", "127.0.0.1"), ("mini", "127.0.0.1")
@@ -96,7 +100,7 @@ def test_follower_that_nobody_started_is_told_with_its_command(tmp_path: Path, m
     assert missing.mend == f"on mini: draftd follow --address 127.0.0.1:{port} --rank 1 --model MODEL"
 
 
-def test_network_that_is_not_trusted_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_untrusted_network_between_hosts_as_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_hosts, "look_at_group", lambda *_: ([RankFindings(0, proof=OWN)], []))
     entries = ("127.0.0.1", "10.0.0.1"), ("mini", "10.0.0.2")
     findings = by_subject(check_hosts(settings(tmp_path, *entries, trusted_network="false")))
@@ -111,7 +115,9 @@ def test_network_that_is_not_trusted_is_told(tmp_path: Path, monkeypatch: pytest
         ({"system": "macOS"}, "runs on macOS", "leave it out"),
     ],
 )  # fmt: skip
-def test_difference_from_rank_0_is_told_with_what_to_mend(other: dict[str, object], text: str, mend: str) -> None:
+def test_doctor_reports_package_file_or_system_difference_from_rank_0_with_a_remedy(
+    other: dict[str, object], text: str, mend: str
+) -> None:
     theirs = OWN.model_copy(update=other)
     assert text in doctor.difference(OWN, theirs, "rank 1")
     assert mend in doctor_hosts._mend_difference(OWN, theirs, "mini")
