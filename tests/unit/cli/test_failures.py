@@ -63,14 +63,16 @@ Refusal.__abstractmethods__ = frozenset()  # the rest of grpc.Call is of no conc
         (grpc.StatusCode.DEADLINE_EXCEEDED, "", "deadline exceeded", 1),
     ],
 )
-def test_a_refused_call_is_one_line(code: grpc.StatusCode, details: str, message: str, exit_code: int) -> None:
+def test_cli_explains_each_grpc_error_status_with_a_message_and_exit_code(
+    code: grpc.StatusCode, details: str, message: str, exit_code: int
+) -> None:
     failure = explain(CallError(Refusal(code, details)))
     assert failure is not None
     assert message in failure.message
     assert failure.code == exit_code
 
 
-def test_a_daemons_own_words_stand_without_a_status() -> None:
+def test_cli_error_with_a_daemon_reason_prints_only_the_daemon_message() -> None:
     error = CallError(Refusal(grpc.StatusCode.FAILED_PRECONDITION, "speculation was demanded: flag: off by STATIC"))
     error.reason = "speculation_unavailable"
     failure = explain(error)
@@ -78,26 +80,26 @@ def test_a_daemons_own_words_stand_without_a_status() -> None:
     assert failure.message == "speculation was demanded: flag: off by STATIC"
 
 
-def test_a_wrong_setting_is_asked_wrongly_and_a_missing_model_has_failed() -> None:
+def test_cli_exits_2_on_a_wrong_setting_and_1_on_a_model_load_error() -> None:
     wrong, missing = explain(ConfigError("server.port", 1, "2")), explain(ModelLoadError("no such folder"))
     assert wrong is not None
     assert missing is not None
     assert (wrong.code, missing.code) == (2, 1)
 
 
-def test_a_missing_file_is_named() -> None:
+def test_cli_error_for_a_missing_file_names_the_file() -> None:
     failure = explain(FileNotFoundError(2, "No such file or directory", "prompts.txt"))
     assert failure is not None
     assert failure.message == "prompts.txt: No such file or directory"
 
 
-def test_bytes_that_are_no_text_are_asked_wrongly() -> None:
+def test_cli_exits_2_on_input_that_is_not_utf_8() -> None:
     failure = explain(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"))
     assert failure is not None
     assert failure.code == 2
 
 
-def test_a_bug_keeps_its_traceback() -> None:
+def test_cli_does_not_explain_unexpected_exceptions_so_they_keep_their_traceback() -> None:
     assert explain(KeyError("x")) is None
 
 
@@ -110,7 +112,7 @@ def test_a_bug_keeps_its_traceback() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
-def test_a_command_names_the_extra_that_it_lacks_and_still_has_help(
+def test_command_lacking_an_optional_package_names_the_extra_and_still_shows_help(
     command: list[str], package: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     imported = (package, "draftd_acceptance.report", "draftd.cli.grafana")
@@ -125,7 +127,7 @@ def test_a_command_names_the_extra_that_it_lacks_and_still_has_help(
     ]
 
 
-def test_without_the_acceptance_harness_its_commands_say_so_and_the_others_work(
+def test_without_acceptance_package_only_its_commands_fail_and_name_the_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
@@ -135,7 +137,7 @@ def test_without_the_acceptance_harness_its_commands_say_so_and_the_others_work(
         assert (ran.code, ran.err) == ((2, missing) if place == main.HARNESS else (0, "")), name
 
 
-def test_every_entry_point_of_the_sources_is_a_command_that_is_listed_and_loads() -> None:
+def test_every_command_entry_point_in_pyproject_is_listed_and_loads() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     points = project["entry-points"][main.ENTRY_POINTS]
     assert set(points) == {name for name, (place, _) in main.COMMANDS.items() if place == main.HARNESS}
@@ -165,7 +167,7 @@ def test_every_entry_point_of_the_sources_is_a_command_that_is_listed_and_loads(
         ("serve /models/a", "argument: got '/models/a'; allowed: none: use --model /models/a"),
     ],
 )
-def test_wrong_command_line_is_one_line_in_the_words_of_all_refusals(
+def test_wrong_command_line_exits_2_with_one_line_naming_argument_and_allowed_values(
     command: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = in_process(command.split(), monkeypatch, capsys)

@@ -74,7 +74,9 @@ def rows(out: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("command", [("level",), ("level", "get")])
-def test_the_level_is_told_in_words(run: Run, controller: FakeController, command: tuple[str, ...]) -> None:
+def test_level_command_prints_level_cause_memory_signal_alert_lease_and_next_step(
+    run: Run, controller: FakeController, command: tuple[str, ...]
+) -> None:
     controller.now = fallback_state(
         position=1,
         signal=Signal(Cause.ACCEPTANCE_FLOOR, FallbackLevel.SHORT_BLOCK, "31 % in 5 min"),
@@ -94,7 +96,7 @@ def test_the_level_is_told_in_words(run: Run, controller: FakeController, comman
     assert "\x1b" not in ran.out
 
 
-def test_drafters_that_cannot_be_had_are_named_with_the_reason(run: Run, controller: FakeController) -> None:
+def test_level_command_names_absent_drafters_with_the_reason(run: Run, controller: FakeController) -> None:
     assert "absent" not in rows(run("level").out)
     controller.now = fallback_state(missing={DRAFT_MODEL: "no draft model is loaded"})
     assert rows(run("level").out)["absent"] == "draft_model: no draft model is loaded"
@@ -102,14 +104,14 @@ def test_drafters_that_cannot_be_had_are_named_with_the_reason(run: Run, control
     assert document["absent_drafters"] == {"draft_model": "no draft model is loaded"}
 
 
-def test_json_is_the_whole_state(run: Run) -> None:
+def test_level_json_includes_whole_ladder_and_hold(run: Run) -> None:
     for command in (("level", "--json"), ("level", "get", "--json")):
         state = json.loads(run(*command).out)
         assert [level["level"] for level in state["ladder"]][-1] == "autoregressive"
         assert state["hold"] is None
 
 
-def test_a_level_is_held_and_released(run: Run, controller: FakeController) -> None:
+def test_level_hold_and_release_commands_set_and_clear_the_hold(run: Run, controller: FakeController) -> None:
     ran = run("level", "hold", "light_draft", "--for", "30m")
     assert ran.code == 0, ran.err
     assert ran.out.startswith("light_draft prompt_lookup, held until ")
@@ -121,7 +123,9 @@ def test_a_level_is_held_and_released(run: Run, controller: FakeController) -> N
     assert run("level", "release").out == "full, it was not held\n"
 
 
-def test_a_hold_on_a_level_that_the_ladder_lacks_says_so(run: Run, controller: FakeController) -> None:
+def test_level_hold_on_a_level_missing_from_the_ladder_holds_a_lower_level_and_warns(
+    run: Run, controller: FakeController
+) -> None:
     controller.now = fallback_state(ladder=(LADDER[0], LADDER[-1]))
     ran = run("level", "hold", "short_block")
     assert ran.code == 0
@@ -129,7 +133,7 @@ def test_a_hold_on_a_level_that_the_ladder_lacks_says_so(run: Run, controller: F
     assert "has no short_block" in ran.err
 
 
-def test_a_hold_further_up_says_where_it_stands_meanwhile(
+def test_level_hold_above_current_level_reports_current_level_until_weights_are_loaded(
     run: Run, controller: FakeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(level: FallbackLevel, expires_in: float | None) -> None:
@@ -143,7 +147,7 @@ def test_a_hold_further_up_says_where_it_stands_meanwhile(
 
 
 @pytest.mark.parametrize("time", ["", "0", "0s", "soon", "-5m", "30", "1.5h", "31d", "9999999999999y", "30m later"])
-def test_a_time_that_is_none_is_asked_wrongly(run: Run, controller: FakeController, time: str) -> None:
+def test_level_hold_refuses_malformed_or_out_of_range_duration(run: Run, controller: FakeController, time: str) -> None:
     ran = run("level", "hold", "full", f"--for={time}")
     assert ran.code == 2
     assert ran.err == f"draftd: --for: got {time!r}; allowed: a time such as 30s, 30m, 2h or 1d, at most 30d\n"
@@ -151,26 +155,28 @@ def test_a_time_that_is_none_is_asked_wrongly(run: Run, controller: FakeControll
 
 
 @pytest.mark.parametrize(("time", "seconds"), [("30s", 30), ("30m", 1800), ("1h30m", 5400), ("1d", 86400)])
-def test_times_are_written_as_people_do(run: Run, controller: FakeController, time: str, seconds: float) -> None:
+def test_level_hold_accepts_durations_with_unit_suffixes_such_as_1h30m(
+    run: Run, controller: FakeController, time: str, seconds: float
+) -> None:
     assert run("level", "hold", "full", "--for", time).code == 0
     assert controller.now.hold == Hold(0, NOW + seconds)
 
 
-def test_an_unknown_level_is_asked_wrongly_with_those_that_there_are(run: Run) -> None:
+def test_level_hold_with_unknown_level_exits_2_and_lists_the_levels(run: Run) -> None:
     ran = run("level", "hold", "fast")
     assert ran.code == 2
     for name in ("full", "short_block", "light_draft", "autoregressive"):
         assert name in ran.err
 
 
-def test_an_option_before_the_subcommand_is_not_lost_silently(run: Run, controller: FakeController) -> None:
+def test_level_option_given_before_its_subcommand_is_refused(run: Run, controller: FakeController) -> None:
     ran = run("level", "--target", "127.0.0.1:1", "hold", "full")
     assert ran.code == 2
     assert "give --target after" in ran.err
     assert controller.now.hold is None
 
 
-def test_events_are_listed_with_number_cause_and_evidence(run: Run, served: Served) -> None:
+def test_events_command_lists_transitions_with_number_cause_and_evidence(run: Run, served: Served) -> None:
     for number in range(3):
         served.journal.record(Subject.LEVEL, "full", f"short_block {number}", "acceptance_floor", "31 % in 5 min")
     last = served.journal.latest(1)[0].number
@@ -184,18 +190,18 @@ def test_events_are_listed_with_number_cause_and_evidence(run: Run, served: Serv
     assert documents[0]["evidence"] == "31 % in 5 min"
 
 
-def test_a_word_that_moved_nothing_has_no_arrow(run: Run, served: Served) -> None:
+def test_events_command_prints_no_arrow_for_an_event_that_did_not_change_the_level(run: Run, served: Served) -> None:
     served.journal.record(Subject.LEVEL, "full", "full", "released", "an operator's word")
     assert run("events", "--limit", "1").out.rstrip().endswith("level   full  released (an operator's word)")
 
 
-def test_a_number_that_is_yet_to_come_is_asked_wrongly(run: Run) -> None:
+def test_events_since_a_future_event_number_exits_2(run: Run) -> None:
     ran = run("events", "--since", "1000000")
     assert ran.code == 2
     assert "after_number" in ran.err
 
 
-def test_followed_events_come_after_the_listed_ones_until_the_daemon_stops(
+def test_events_follow_prints_past_then_new_events_until_the_daemon_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(tmp_path, lambda: scripted_models(0.7)) as other:
@@ -219,7 +225,7 @@ def test_followed_events_come_after_the_listed_ones_until_the_daemon_stops(
     assert (ran.code, ran.err) == (1, "draftd: the daemon is stopping\n")
 
 
-def test_events_resume_after_the_last_transition_seen() -> None:
+def test_events_follow_resumes_after_the_last_transition_seen_when_the_stream_breaks() -> None:
     class Behind(CallError):
         def __init__(self, code: grpc.StatusCode) -> None:
             self.code, self.details = code, ""
@@ -241,7 +247,7 @@ def test_events_resume_after_the_last_transition_seen() -> None:
     assert client.asked == [7, 9, 11]
 
 
-def test_a_good_probe_exits_0_and_any_other_1(run: Run, controller: FakeController) -> None:
+def test_probe_command_exits_0_on_a_good_verdict_and_1_on_any_other(run: Run, controller: FakeController) -> None:
     ending(controller.probes, ProbeReport(LADDER[1], ProbeVerdict.GOOD, "as its baseline", 0.71, 1.42, 1.25))
     ran = run("probe")
     assert ran.code == 0, ran.err
@@ -256,7 +262,7 @@ def test_a_good_probe_exits_0_and_any_other_1(run: Run, controller: FakeControll
         assert json.loads(ran.out)["speedup"] is None
 
 
-def test_canaries_are_a_table_and_a_verdict(run: Run, controller: FakeController) -> None:
+def test_canary_run_prints_a_table_of_canaries_and_a_verdict_line(run: Run, controller: FakeController) -> None:
     outcomes = (
         CanaryOutcome("json-1", True, True),
         CanaryOutcome("tool-1", True, False, Divergence(7, 0.25), "no such tool: get_wether"),
@@ -277,7 +283,7 @@ def test_canaries_are_a_table_and_a_verdict(run: Run, controller: FakeController
     assert (ran.code, ran.out) == (1, "failed: the engine stopped (0.0 s)\n")
 
 
-def test_draft_reload_command_prints_what_was_loaded(run: Run, controller: FakeController) -> None:
+def test_draft_reload_command_prints_loaded_model_size_or_the_load_error(run: Run, controller: FakeController) -> None:
     ending(controller.reloads, 1_400_000)
     ran = run("draft", "reload")
     assert (ran.code, ran.out) == (0, "scripted-draft: read again (1 MB)\n")
@@ -293,7 +299,7 @@ def test_draft_reload_command_prints_what_was_loaded(run: Run, controller: FakeC
 
 
 @pytest.mark.parametrize("command", [("probe",), ("canary", "run"), ("draft", "reload")])
-def test_refusals_and_timeouts_are_printed_in_one_line(
+def test_probe_canary_and_reload_commands_print_refusal_or_timeout_in_one_line(
     run: Run, controller: FakeController, command: tuple[str, ...]
 ) -> None:
     ran = run(*command, "--timeout", "0.3")
@@ -355,11 +361,11 @@ def signal(level: FallbackLevel, *, hard: bool = False, cause: Cause = Cause.ACC
         ({"position": 1, "since": NOW + 5}, "up in 5 min, once a probe of a level above is good"),
     ],
 )  # fmt: skip
-def test_level_command_says_what_comes_next(fields: dict[str, Any], said: str) -> None:
+def test_level_command_describes_the_next_ladder_step_and_its_condition(fields: dict[str, Any], said: str) -> None:
     assert ladder.what_next(state(**fields), AT) == said
 
 
-def test_a_hold_says_until_when_and_how_long_that_is() -> None:
+def test_hold_text_gives_end_time_and_time_left_or_until_released() -> None:
     assert ladder.hold_end(state(), AT) == ""
     assert ladder.hold_end(state(hold=Hold(0)), AT) == "until it is released"
     assert (
@@ -371,11 +377,11 @@ def test_a_hold_says_until_when_and_how_long_that_is() -> None:
     assert ladder.hold_end(state(hold=Hold(0, NOW - 5)), AT).endswith("(0 s left)")
 
 
-def test_a_place_is_told_from_the_top() -> None:
+def test_ladder_position_text_counts_levels_down_from_the_top() -> None:
     assert ladder.fields(state(), AT)[0][1].endswith(" (the top)")
     assert ladder.fields(state(position=4), AT)[0][1].endswith(" (4 of 4 down)")
     assert ladder.current(state(position=3)) == "light_draft prompt_lookup"
 
 
-def test_a_state_of_a_daemon_without_a_ladder_has_no_name() -> None:
+def test_level_name_is_empty_for_a_daemon_without_a_ladder() -> None:
     assert ladder.current(pb.FallbackState()) == ""

@@ -14,9 +14,9 @@ def run(code: str) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-def test_the_daemon_is_put_together_without_mlx_and_without_the_extras() -> None:
+def test_importing_the_serve_module_imports_no_mlx_and_no_optional_extras() -> None:
     run("import draftd.cli.serve; sys.exit([name for name in sys.modules if name.startswith('mlx')] or 0)")
 
 
-def test_every_command_loads_without_the_extras() -> None:
+def test_every_cli_command_loads_without_the_optional_extras_installed() -> None:
     run("from draftd.cli.main import COMMANDS, load\nfor name in COMMANDS: load(name)")

@@ -45,7 +45,7 @@ def event() -> pb.Transition:
     return reply.transition(Transition(AT, Subject.LEVEL, "full", "light_draft", "hold", hold.evidence, 7))
 
 
-def test_events_are_local_in_text_and_utc_in_json(
+def test_events_command_prints_local_times_in_text_and_utc_in_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(fallback, "_now", now)
@@ -58,7 +58,7 @@ def test_events_are_local_in_text_and_utc_in_json(
     assert "until 2026-11-26 17:55:00 UTC" in document
 
 
-def test_status_and_level_are_local_in_text_and_utc_in_json() -> None:
+def test_status_and_level_commands_print_local_times_in_text_and_utc_in_json() -> None:
     start = AT.timestamp()
     hold = Hold(1, start + 600)
     state = fallback_state(
@@ -80,7 +80,7 @@ def test_status_and_level_are_local_in_text_and_utc_in_json() -> None:
     assert '"until": "2026-11-26T17:55:00Z"' in document
 
 
-def test_the_log_is_local_in_text_and_utc_in_json() -> None:
+def test_log_lines_have_local_times_in_text_format_and_utc_in_json_format() -> None:
     record = logging.makeLogRecord({"msg": "held %s", "args": (Hold(1, AT.timestamp()).evidence,), "levelno": 20})
     record.created, record.levelname = AT.timestamp(), "INFO"
     for form, at, until in (
@@ -95,6 +95,6 @@ def test_the_log_is_local_in_text_and_utc_in_json() -> None:
         assert until in out.getvalue()
 
 
-def test_text_that_is_no_time_stays_unchanged() -> None:
+def test_local_time_conversion_changes_full_utc_timestamps_and_leaves_partial_ones() -> None:
     assert in_local_time("at 12:00:00 UTC, of 2026-11-26 UTC") == "at 12:00:00 UTC, of 2026-11-26 UTC"
     assert in_local_time("2026-11-26 23:30:00 UTC") == "2026-11-27 00:30:00 CET"

@@ -34,7 +34,7 @@ def restored() -> Iterator[None]:
     daemon.handlers.clear()
 
 
-def test_text_is_a_line_with_the_time_and_the_level_where_it_matters() -> None:
+def test_text_log_line_has_a_timestamp_and_shows_the_level_only_for_warnings() -> None:
     out, began = io.StringIO(), datetime.now(UTC).replace(microsecond=0)
     logs.configure(LogSettings(), out)
     log = logging.getLogger("draftd.x")
@@ -49,7 +49,7 @@ def test_text_is_a_line_with_the_time_and_the_level_where_it_matters() -> None:
         assert began <= at <= datetime.now(UTC)
 
 
-def test_json_is_an_object_a_line_with_the_exception() -> None:
+def test_json_log_writes_one_object_per_line_including_the_exception() -> None:
     out = io.StringIO()
     logs.configure(LogSettings(format="json", level="error"), out)
     try:
@@ -63,7 +63,7 @@ def test_json_is_an_object_a_line_with_the_exception() -> None:
     assert "ValueError: broken" in event["exception"]
 
 
-def test_a_log_file_is_renamed_by_size_and_leaves_stderr_to_announcements(tmp_path: Path) -> None:
+def test_log_file_rotates_by_size_and_stderr_gets_only_announcements(tmp_path: Path) -> None:
     err, file = io.StringIO(), tmp_path / "draftd.log"
     logs.configure(LogSettings(file=file, file_bytes=1000, file_count=2), err)
     log = logging.getLogger("draftd.x")
@@ -79,7 +79,7 @@ def test_a_log_file_is_renamed_by_size_and_leaves_stderr_to_announcements(tmp_pa
     assert announced == [f"the log is in {file}", "serving"]
 
 
-def test_a_moved_log_file_is_written_on_until_it_is_reopened(tmp_path: Path) -> None:
+def test_moved_log_file_receives_lines_until_the_log_is_reopened(tmp_path: Path) -> None:
     file, moved = tmp_path / "draftd.log", tmp_path / "moved.log"
     log = logs.configure(LogSettings(file=file), io.StringIO())
     file.rename(moved)
@@ -105,12 +105,12 @@ def test_log_lines_go_to_stderr_when_the_disk_is_full() -> None:
     ]
 
 
-def test_a_log_file_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -> None:
+def test_log_file_that_cannot_be_opened_raises_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"log.file: .*a file that can be written \(No such file or directory\)"):
         logs.configure(LogSettings(file=tmp_path / "none" / "draftd.log"), io.StringIO())
 
 
-def test_how_far_a_step_is_takes_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_writes_download_progress_at_most_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     out, times = io.StringIO(), iter((100.0, 109.0, 111.0, 112.0))
     monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: next(times)))
     logs.configure(LogSettings(), out)
@@ -125,7 +125,7 @@ def test_how_far_a_step_is_takes_a_line_every_ten_seconds(monkeypatch: pytest.Mo
     assert said == [first, http[0], http[1], last, http[2], "loading model: a/b: 3% of 4 GB"]
 
 
-def test_on_a_terminal_one_line_tells_how_far_a_step_is() -> None:
+def test_log_on_a_terminal_rewrites_one_line_with_download_progress() -> None:
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (24, 50))
     with os.fdopen(slave, "w") as out, os.fdopen(master, "rb") as terminal:

@@ -12,11 +12,11 @@ from rich.console import Console
 from draftd.cli import output
 
 
-def test_control_characters_are_shown_and_not_obeyed() -> None:
+def test_terminal_output_replaces_control_characters_with_visible_symbols() -> None:
     assert output.visible("\x1b]52;c;aGk=\x07\x9b31m é\t⟦x⟧\n") == "␛]52;c;aGk=␇\ufffd31m é\t⟦x⟧\n"
 
 
-def test_lines_fields_tables_and_complaints_are_shown_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cli_print_functions_all_escape_terminal_control_sequences(capsys: pytest.CaptureFixture[str]) -> None:
     evil = "alert \x1b[2J"
     output.say(evil)
     output.complain(evil)
@@ -27,7 +27,7 @@ def test_lines_fields_tables_and_complaints_are_shown_so(capsys: pytest.CaptureF
     assert "\x1b[2J" not in out + err
 
 
-def test_without_a_terminal_waiting_for_a_model_takes_a_line_every_ten_seconds(
+def test_model_loading_progress_without_a_terminal_prints_at_most_every_ten_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     times = iter((100.0, 100.0, 109.0, 111.0, 111.0))
@@ -39,7 +39,7 @@ def test_without_a_terminal_waiting_for_a_model_takes_a_line_every_ten_seconds(
     assert [line.partition("a/b: ")[2] for line in lines] == ["1 of 9 GB)", "3 of 9 GB)"]
 
 
-def test_on_a_terminal_all_of_a_downloads_figures_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_download_progress_fits_an_80_column_terminal_uncut(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setattr(output, "stderr", lambda: Console(file=out, force_terminal=True, width=80))
     how_far = "downloading mlx-community/Qwen3-8B-4bit: 1.2 of 4.6 GB, 45.0 MB/s, 76 s left"

@@ -54,31 +54,35 @@ def kept(chosen: Settings, folder: Path | None) -> LearntStore:
     return store
 
 
-def test_learnt_costs_are_recalled_by_the_next_daemon_of_the_pair(pair: ModelSettings, tmp_path: Path) -> None:
+def test_saved_draft_costs_are_read_back_by_the_next_daemon_with_the_same_model_pair(
+    pair: ModelSettings, tmp_path: Path
+) -> None:
     assert LearntStore(settings(pair), tmp_path).recall() is None
     kept(settings(pair), tmp_path)
     assert (tmp_path / "learnt.json").exists()
     assert LearntStore(settings(pair), tmp_path).recall() == LEARNT
 
 
-def test_chosen_learnt_file_works_without_a_state_folder(pair: ModelSettings, tmp_path: Path) -> None:
+def test_configured_cost_file_saves_draft_costs_without_a_state_folder(pair: ModelSettings, tmp_path: Path) -> None:
     chosen = settings(pair, learnt_file=tmp_path / "mine.json")
     kept(chosen, None)
     assert LearntStore(chosen, None).recall() == LEARNT
     assert not (tmp_path / "learnt.json").exists()
 
 
-def test_learnt_costs_are_not_saved_without_file_or_folder(pair: ModelSettings, tmp_path: Path) -> None:
+def test_draft_costs_are_not_saved_without_a_cost_file_or_state_folder(pair: ModelSettings, tmp_path: Path) -> None:
     kept(settings(pair), None)
     assert LearntStore(settings(pair), None).recall() is None
 
 
-def test_learnt_file_in_a_missing_folder_is_a_configuration_error(pair: ModelSettings, tmp_path: Path) -> None:
+def test_cost_file_in_a_missing_folder_raises_configuration_error(pair: ModelSettings, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="engine.learnt_file.*a file in an existing folder"):
         LearntStore(settings(pair, learnt_file=tmp_path / "none" / "learnt.json"), tmp_path)
 
 
-def test_worth_of_a_draft_is_readable_while_a_daemon_saves(pair: ModelSettings, tmp_path: Path) -> None:
+def test_draft_speedup_is_read_from_the_cost_file_without_touching_unfinished_saves(
+    pair: ModelSettings, tmp_path: Path
+) -> None:
     chosen = settings(pair).model_copy(update={"fallback": FallbackSettings(state_dir=tmp_path)})
     assert measured_worth(chosen, {}) is None
     costs = CalibratedCosts({1: 0.1}, {DRAFT_MODEL: {(1, 1): 0.486, (1, 4): 0.7}}, {}, 32)
@@ -97,7 +101,7 @@ def test_worth_of_a_draft_is_readable_while_a_daemon_saves(pair: ModelSettings, 
     assert not list(tmp_path.glob("*.broken"))
 
 
-def test_identity_changes_with_the_pair_or_the_machine(
+def test_cost_file_identity_changes_with_models_adapter_batch_depth_or_blas(
     pair: ModelSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = identity(settings(pair))
@@ -121,7 +125,7 @@ def test_identity_changes_with_the_pair_or_the_machine(
     assert identity(settings(pair)) != touched
 
 
-def test_damaged_learnt_file_is_reported_and_learnt_again(
+def test_damaged_cost_file_is_reported_and_ignored(
     pair: ModelSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept(settings(pair), tmp_path)
@@ -136,7 +140,7 @@ def test_damaged_learnt_file_is_reported_and_learnt_again(
 
 
 @pytest.mark.parametrize("never_there", [False, True], ids=["the folder goes", "the folder cannot be made"])
-def test_each_save_that_fails_is_counted_by_its_file(
+def test_failed_saves_of_ladder_events_and_costs_are_counted_per_file(
     never_there: bool, pair: ModelSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "state"
@@ -160,7 +164,7 @@ def refused(*_: object, **__: object) -> None:
     raise OSError(errno.EROFS, "Read-only file system")
 
 
-def test_settings_without_a_model_mean_the_embedded_pair() -> None:
+def test_settings_without_a_model_resolve_to_the_embedded_target_and_draft() -> None:
     target, draft = paths_of(ModelSettings())
     assert (Path(target).name, Path(str(draft)).name) == ("target", "draft")
     assert identity(Settings())["draft"]["files"]["model.safetensors"]
@@ -168,7 +172,7 @@ def test_settings_without_a_model_mean_the_embedded_pair() -> None:
     assert identity(Settings(model=ModelSettings(path="hub/id")))["target"] == {"path": "hub/id", "files": {}}
 
 
-def test_whatever_changes_what_is_drafted_is_another_pair() -> None:
+def test_pair_key_differs_for_different_target_draft_adapter_or_drafter_settings() -> None:
     settings = [
         ModelSettings(),
         ModelSettings(path="a"),
@@ -183,7 +187,7 @@ def test_whatever_changes_what_is_drafted_is_another_pair() -> None:
     assert all(one != other for one, other in itertools.combinations(pairs, 2))
 
 
-def test_default_settings_do_not_change_the_pairs_identity() -> None:
+def test_pair_key_ignores_settings_left_at_their_defaults() -> None:
     draft = DRAFT_MODEL
     assert pair_of(ModelSettings(path="a", draft_path="b", drafter=draft)) == "a b"  # as the first release saved it
     assert pair_of(ModelSettings()) == "None None"

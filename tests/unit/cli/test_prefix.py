@@ -35,7 +35,7 @@ def served(nano_pair: NanoPair, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield served
 
 
-def test_a_pinned_chat_is_read_by_chats_that_begin_so(
+def test_pinned_chat_prefix_is_read_from_cache_by_chats_with_the_same_system_message(
     served: Served, draftd: Callable[..., Ran], tmp_path: Path
 ) -> None:
     chat = tmp_path / "chat.json"
@@ -59,7 +59,7 @@ def test_a_pinned_chat_is_read_by_chats_that_begin_so(
     assert served.client.status().prefix_cache.disk_files == 0
 
 
-def test_pin_request_that_cannot_be_served_names_its_field(
+def test_invalid_prefix_pin_request_is_refused_naming_the_wrong_field(
     served: Served, draftd: Callable[..., Ran], tmp_path: Path
 ) -> None:
     def refused(**fields: object) -> str:

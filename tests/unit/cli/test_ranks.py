@@ -32,7 +32,7 @@ def said(group: GroupStatus) -> list[str]:
     return [f"{name}: {text.plain}" for name, text in ranks.rows(pb.GetStatusResponse(group=reply.group(group)))]
 
 
-def test_each_rank_is_told_with_what_is_wrong_of_it() -> None:
+def test_status_command_prints_memory_lag_and_faults_of_each_rank() -> None:
     assert ranks.rows(pb.GetStatusResponse()) == []
     assert said(GROUP) == [
         "ranks: serving, 2 of one target, tensor over ring, start 4",
@@ -45,7 +45,7 @@ def test_each_rank_is_told_with_what_is_wrong_of_it() -> None:
     assert said(away) == ["ranks: restarting, tensor over ring, starts again in 8 s"]
 
 
-def test_collectives_are_a_share_of_the_time_seen() -> None:
+def test_collective_time_share_per_rank_is_computed_between_two_status_snapshots() -> None:
     first, second = GROUP.ranks
     later = replace(GROUP, ranks=(replace(first, collective_seconds=35.0), replace(second, collective_seconds=28.5)))
     before, after = (status(group=reply.group(one)) for one in (GROUP, later))
@@ -57,7 +57,7 @@ def test_collectives_are_a_share_of_the_time_seen() -> None:
     assert anew.collective == {}, "it began at zero again"
 
 
-async def test_a_panel_of_ranks_is_there_only_for_a_group() -> None:
+async def test_top_screen_shows_rank_panel_only_for_a_daemon_with_a_rank_group() -> None:
     shown = await drawn(status(group=reply.group(GROUP)))
     for word in ("rank 1", "studio.local: 4.0 GB of 16.0 GB", "2 stalled, 1 died"):
         assert word in shown

@@ -36,11 +36,11 @@ def said(status: pb.GetStatusResponse) -> str:
     return "\n".join(f"{name}: {text.plain}" for name, text in remote.rows(status))
 
 
-def test_a_daemon_alone_says_nothing_of_others() -> None:
+def test_status_has_no_remote_rows_for_a_daemon_without_a_remote() -> None:
     assert remote.rows(pb.GetStatusResponse()) == []
 
 
-def test_the_edge_shows_its_link_and_who_chose_the_tokens() -> None:
+def test_status_of_edge_daemon_shows_link_round_trip_and_remotely_chosen_tokens() -> None:
     response = reply.remote("gpu:50551", LINK, ENGINE, LOWERED)
     assert said(pb.GetStatusResponse(remote=response, output_tokens=400)).splitlines() == [
         "remote: up, gpu:50551 serves large (professional)",
@@ -55,7 +55,7 @@ def test_the_edge_shows_its_link_and_who_chose_the_tokens() -> None:
     )
 
 
-def test_the_verifier_shows_the_edges_that_take_most_first() -> None:
+def test_status_of_verifier_daemon_lists_edges_by_descending_target_time() -> None:
     peers = {f"10.0.0.{i}:1": PeerCounts(tokens=10 * i, target_seconds=float(i)) for i in range(1, 7)}
     total = PeerCounts(
         steps=50, stale=5, verdicts=40, drafted=80, accepted=60, tokens=210, refused=3, target_seconds=21.0
@@ -76,7 +76,7 @@ def test_the_verifier_shows_the_edges_that_take_most_first() -> None:
     assert lines[-1] == ": and 2 more"
 
 
-def test_the_level_of_the_remote_is_told_beside_that_of_the_ladder() -> None:
+def test_level_command_shows_remote_level_below_the_local_ladder_level() -> None:
     now = datetime.fromtimestamp(NOW, UTC)
     state = reply.fallback(fallback_state(remote=LOWERED))
     assert ladder.fields(state, now) == [

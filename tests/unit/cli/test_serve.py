@@ -19,7 +19,7 @@ from draftd.settings.load import load_settings
         ("remote.enabled", True),
     ],
 )
-def test_ranks_refuse_what_they_cannot_do(name: str, value: object) -> None:
+def test_rank_group_refuses_prefix_disk_idle_unload_verify_and_remote_settings(name: str, value: object) -> None:
     more = {"remote.target": "127.0.0.1:1"} if name == "remote.enabled" else {}
     settings = load_settings(None, {name: value, **more}, {})
     assert group_plan_of(settings, {}) is None
@@ -28,7 +28,7 @@ def test_ranks_refuse_what_they_cannot_do(name: str, value: object) -> None:
         group_plan_of(shared, {})
 
 
-def test_ranks_of_the_settings_share_the_target() -> None:
+def test_distributed_ranks_setting_gives_a_group_plan_of_that_size() -> None:
     plan = group_plan_of(load_settings(None, {"distributed.ranks": 3}, {}), {})
     assert plan is not None
     assert plan.size == 3

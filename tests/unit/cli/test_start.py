@@ -44,7 +44,7 @@ HEAVY = (
 )
 
 
-def test_building_the_commands_imports_nothing_heavy() -> None:
+def test_building_the_cli_imports_no_heavy_modules() -> None:
     program = (
         "import sys; from draftd.cli.main import build_app; build_app();"
         f"print([m for m in {HEAVY} if m in sys.modules])"
@@ -54,7 +54,7 @@ def test_building_the_commands_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_has_help_with_examples(command: list[str]) -> None:
+def test_every_cli_command_help_includes_an_example(command: list[str]) -> None:
     result = CliRunner().invoke(build_app(), [*command, "--help"])
     assert result.exit_code == 0
     assert "Example" in result.output
@@ -62,7 +62,7 @@ def test_every_command_has_help_with_examples(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)
-def test_a_listed_command_begins_its_help_alike(name: str) -> None:
+def test_listed_summary_of_each_command_is_the_beginning_of_its_help(name: str) -> None:
     line = main.COMMANDS[name][1]
     whole = " ".join((main.load(name).help or "").split())
     assert whole.startswith(line.rstrip(".?"))
@@ -70,7 +70,7 @@ def test_a_listed_command_begins_its_help_alike(name: str) -> None:
 
 @pytest.mark.parametrize("start", ["from draftd.cli import main; main()", "import draftd.__main__"])
 @pytest.mark.parametrize("module", ["draftd.cli.main", "typer", "draftd.cli.commands.status"])
-def test_interrupted_while_it_imports_it_ends_without_a_word(start: str, module: str) -> None:
+def test_keyboard_interrupt_during_cli_imports_exits_130_silently(start: str, module: str) -> None:
     program = (
         "import sys\n"
         "class Interrupted:\n"
@@ -83,13 +83,13 @@ def test_interrupted_while_it_imports_it_ends_without_a_word(start: str, module:
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
 
-def test_no_arguments_show_the_commands() -> None:
+def test_draftd_without_arguments_lists_its_commands() -> None:
     result = CliRunner().invoke(build_app(), [])
     assert "serve" in result.output
     assert "doctor" in result.output
 
 
-def test_announcements_are_written_at_any_log_level() -> None:
+def test_serving_announcement_is_logged_at_any_log_level() -> None:
     stream = io.StringIO()
     announce = announcer()
     configure(LogSettings(level="error"), stream)
@@ -101,12 +101,12 @@ def test_announcements_are_written_at_any_log_level() -> None:
     ("line", "completed"),
     [("draftd gen", "generate"), ("draftd generate --max-t", "--max-tokens"), ("draftd flag s", "set")],
 )
-def test_tab_completes_commands_and_their_options(line: str, completed: str) -> None:
+def test_bash_completion_completes_commands_and_their_options(line: str, completed: str) -> None:
     words = {"_DRAFTD_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
     assert completed in CliRunner().invoke(build_app(), [], prog_name="draftd", env=words).output.split()
 
 
-def test_the_launchd_recipe_starts_serve_and_leaves_it_the_time_to_drain() -> None:
+def test_launchd_plist_starts_serve_and_sets_exit_timeout_above_drain_time() -> None:
     path = Path(__file__).parents[3] / "docs" / "launchd" / "draftd.serve.plist"
     recipe = plistlib.loads(path.read_bytes())
     assert recipe["Label"] == path.stem

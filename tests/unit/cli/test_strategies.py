@@ -46,7 +46,7 @@ def ran(edge: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     return run
 
 
-def test_a_route_is_told_in_a_line_or_explained(ran: Run) -> None:
+def test_route_command_prints_chosen_strategy_and_a_table_with_the_explain_option(ran: Run) -> None:
     line = ran("route", "hello")
     assert (line.code, line.out.count("\n")) == (0, 1)
     assert line.out.startswith("strategy: auto: local, ")
@@ -64,7 +64,7 @@ def test_a_route_is_told_in_a_line_or_explained(ran: Run) -> None:
     assert [row["strategy"] for row in route["rows"]] == ["local", "remote", "speculative"]
 
 
-def test_a_demanded_way_is_marked_priced_and_told(ran: Run) -> None:
+def test_generate_with_remote_strategy_reports_cost_and_quality_and_marks_its_text(ran: Run) -> None:
     answer = ran("generate", "hello", "-n", "4", "--strategy", "remote", "--highlight")
     assert "⟪" in answer.out
     assert "remote, professional · $2" in answer.err
@@ -73,7 +73,7 @@ def test_a_demanded_way_is_marked_priced_and_told(ran: Run) -> None:
     assert made["started"]["plan"]["strategy"] == "remote"
 
 
-def test_the_strategy_flag_is_read_and_set(ran: Run) -> None:
+def test_flag_set_command_changes_the_decoding_strategy_flag(ran: Run) -> None:
     assert ran("flag", "set", "local").out.startswith("decoding-strategy: local (was auto), for every daemon whose ")
     assert "decoding-strategy" in ran("flag", "get").out
     flag = json.loads(ran("flag", "get", "decoding-strategy", "--prompt-tokens", "9", "--json").out)
@@ -82,7 +82,7 @@ def test_the_strategy_flag_is_read_and_set(ran: Run) -> None:
     assert ran("flag", "set", "auto").code == 0
 
 
-def test_ways_are_compared_in_one_table(ran: Run) -> None:
+def test_compare_strategies_option_tabulates_quality_and_cost_per_strategy(ran: Run) -> None:
     table = json.loads(ran("compare", "hello", "-n", "8", "--strategies", "local,remote", "--json").out)["strategies"]
     assert {way: (one["answers"], one["quality"], one["cost"]) for way, one in table.items()} == {
         "local": (1, "standard", 0.0),
@@ -91,7 +91,7 @@ def test_ways_are_compared_in_one_table(ran: Run) -> None:
     assert ran("compare", "hello", "--strategies", "local,nowhere").code == 2
 
 
-def test_a_table_of_ways_has_medians_least_class_and_mean_cost() -> None:
+def test_strategy_comparison_row_shows_median_time_lowest_quality_and_mean_cost() -> None:
     def one(seconds: float, quality: int, cost: float | None, failed_over: str = "") -> dict[str, Any]:
         times = {"seconds": seconds, "first_token": seconds / 10, "tokens_per_second": 50.0}
         priced = {"cost": cost, "currency": "€"}
