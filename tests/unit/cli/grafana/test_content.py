@@ -6,7 +6,7 @@ from draftd.cli.grafana.content import read_content
 from tests.unit.cli.grafana.conftest import Push, Site
 
 
-def test_pushed_dashboards_and_rules_are_found_as_shipped(site: Site, draftd: Push) -> None:
+def test_grafana_push_of_all_shipped_content_makes_a_second_push_a_no_op(site: Site, draftd: Push) -> None:
     dashboards, group = read_content({})
     environ = {"GRAFANA_URL": site.url, "GRAFANA_TOKEN": site.grafana.token, "DRAFTD_WEBHOOK_SECRET": "secret"}
     ran = draftd("push", "--route", **environ)
@@ -18,7 +18,7 @@ def test_pushed_dashboards_and_rules_are_found_as_shipped(site: Site, draftd: Pu
     assert "nothing to do" in draftd("push", "--route", **environ).out
 
 
-def test_alerts_link_to_the_documents_that_are_asked_for(site: Site, draftd: Push) -> None:
+def test_grafana_push_docs_url_option_sets_runbook_links_of_alert_rules(site: Site, draftd: Push) -> None:
     environ = {"GRAFANA_URL": site.url, "GRAFANA_TOKEN": site.grafana.token, "DRAFTD_DOCS_URL": "http://wiki.local/d/"}
     assert draftd("push", **environ).code == 0
     links = {rule["annotations"]["runbook_url"].partition("#")[0] for rule in site.grafana.rules.values()}

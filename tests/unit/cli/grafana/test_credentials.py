@@ -18,12 +18,14 @@ from tests.unit.cli.grafana.conftest import SECRET, Push, Site
 PASSWORD = "password-of-the-tests"
 
 
-def test_the_token_of_the_environment_is_sent(site: Site, push: Push) -> None:
+def test_grafana_push_sends_the_token_of_the_environment_as_bearer_token(site: Site, push: Push) -> None:
     push()
     assert {request.headers["authorization"] for request in site.grafana.requests} == {f"Bearer {site.grafana.token}"}
 
 
-def test_the_token_of_a_file_wins_and_both_over_a_password(site: Site, push: Push, tmp_path: Path) -> None:
+def test_grafana_push_prefers_token_file_over_token_variable_over_password(
+    site: Site, push: Push, tmp_path: Path
+) -> None:
     file = tmp_path / "token"
     file.write_text(f"{site.grafana.token}\n")
     login = {"GRAFANA_USER": "admin", "GRAFANA_PASSWORD": "wrong"}
@@ -31,7 +33,7 @@ def test_the_token_of_a_file_wins_and_both_over_a_password(site: Site, push: Pus
     assert push(**login).code == 0
 
 
-def test_push_signs_in_with_user_and_password(site: Site, push: Push) -> None:
+def test_grafana_push_signs_in_with_user_and_password(site: Site, push: Push) -> None:
     assert push(GRAFANA_TOKEN=None, GRAFANA_USER="admin", GRAFANA_PASSWORD=PASSWORD).code == 0
     basic = base64.b64encode(f"admin:{PASSWORD}".encode()).decode()
     assert site.grafana.requests[-1].headers["authorization"] == f"Basic {basic}"
@@ -46,7 +48,7 @@ def test_push_signs_in_with_user_and_password(site: Site, push: Push) -> None:
         ({"GRAFANA_TOKEN": "line\nX-Header: secret"}, "one token of printable ASCII"),
     ],
 )
-def test_push_refuses_missing_or_malformed_credentials(
+def test_grafana_push_refuses_missing_or_malformed_credentials(
     site: Site, push: Push, environ: dict[str, str | None], told: str
 ) -> None:
     ran = push(**environ)
@@ -56,7 +58,7 @@ def test_push_refuses_missing_or_malformed_credentials(
     assert site.grafana.requests == []
 
 
-def test_a_token_file_that_is_not_there_is_named(push: Push, tmp_path: Path) -> None:
+def test_grafana_push_names_a_missing_token_file(push: Push, tmp_path: Path) -> None:
     ran = push("--token-file", str(tmp_path / "none"))
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert "none: No such file" in ran.err
@@ -64,7 +66,9 @@ def test_a_token_file_that_is_not_there_is_named(push: Push, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("option", ["--url", "--webhook-url"])
 @pytest.mark.parametrize("url", ["https://me:hunter2@host.example", "me:hunter2@host.example", "ftp://x:hunter2@h"])
-def test_an_address_with_a_password_in_it_is_refused_and_not_repeated(push: Push, option: str, url: str) -> None:
+def test_grafana_push_refuses_a_url_containing_a_password_and_does_not_print_it(
+    push: Push, option: str, url: str
+) -> None:
     ran = push(option, url)
     assert ran.code == 2
     assert "hunter2" not in ran.out + ran.err
@@ -92,7 +96,7 @@ def _refused(grafana: Grafana) -> None:
 @pytest.mark.parametrize("wrong", [None, _echo, _echo_as_text, _broken_contact_point, _refused])
 @pytest.mark.parametrize("arguments", [("--dry-run",), ("--renew-secret",)])
 @pytest.mark.parametrize("basic", [False, True])
-def test_no_output_holds_a_credential(
+def test_grafana_push_output_never_contains_token_password_or_webhook_secret(
     site: Site, push: Push, wrong: Callable[[Grafana], None] | None, arguments: tuple[str, ...], basic: bool
 ) -> None:
     login: dict[str, str | None] = {"GRAFANA_TOKEN": None, "GRAFANA_USER": "admin", "GRAFANA_PASSWORD": PASSWORD}
@@ -105,14 +109,14 @@ def test_no_output_holds_a_credential(
         assert "Traceback" not in ran.err
 
 
-def test_an_error_does_not_keep_what_it_was_made_from(site: Site) -> None:
+def test_grafana_error_does_not_chain_the_original_exception(site: Site) -> None:
     client = real.Grafana(site.url, {"GRAFANA_TOKEN": "wrong"})
     with pytest.raises(GrafanaError) as caught:
         client.get_list("list the rules", "/v1/provisioning/alert-rules")
     assert caught.value.__cause__ is caught.value.__context__ is None
 
 
-def test_no_value_shows_a_credential_where_it_is_printed() -> None:
+def test_repr_of_grafana_client_and_webhook_hides_credentials() -> None:
     access = real.Grafana("https://host", {"GRAFANA_USER": "me", "GRAFANA_PASSWORD": PASSWORD})
     assert PASSWORD not in repr(access)
     assert "token-1" not in repr(real.Grafana("https://host", {"GRAFANA_TOKEN": "token-1"}))

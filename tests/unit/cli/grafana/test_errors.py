@@ -31,24 +31,24 @@ def _fails(push: Push, told: str, *arguments: str, code: int = 1, **environ: str
     return ran.err
 
 
-def test_push_says_that_no_server_answers(push: Push) -> None:
+def test_grafana_push_reports_that_no_server_answers(push: Push) -> None:
     _fails(push, "nothing answers at http://127.0.0.1:1: is Grafana running there", "--url", "http://127.0.0.1:1")
 
 
-def test_push_says_that_the_host_is_unknown(push: Push) -> None:
+def test_grafana_push_reports_an_unknown_host(push: Push) -> None:
     _fails(push, "nothing answers at https://no-such-host.invalid", "--url", "https://no-such-host.invalid")
 
 
-def test_push_times_out_when_grafana_does_not_answer(site: Site, push: Push) -> None:
+def test_grafana_push_times_out_when_grafana_does_not_answer(site: Site, push: Push) -> None:
     site.grafana.delay = 1.0
     _fails(push, "did not answer within 0.2 s: --timeout gives it longer", "--timeout", "0.2")
 
 
-def test_push_over_https_to_a_plain_server_explains_the_failure(site: Site, push: Push) -> None:
+def test_grafana_push_over_https_to_a_plain_http_server_explains_the_failure(site: Site, push: Push) -> None:
     _fails(push, "does it use https?", "--url", site.url.replace("http", "https"))
 
 
-def test_a_certificate_is_trusted_when_its_authority_is_named(site: Site, push: Push, tmp_path: Path) -> None:
+def test_grafana_push_trusts_a_self_signed_certificate_given_by_tls_ca(site: Site, push: Push, tmp_path: Path) -> None:
     with serving(site.grafana.answer, _self_signed(tmp_path / "own.pem")) as url:
         complaint = _fails(push, f"no TLS with {url} (", "--url", url)
         assert "--tls-ca names the authority (PEM) that its certificate comes from" in complaint
@@ -76,35 +76,35 @@ def _self_signed(file: Path) -> Path:
     [(200, HTML), (200, {"status": "UP"}), (404, HTML), (404, {"message": "Not found"}), (200, []), (200, b"{")],
     ids=str,
 )
-def test_push_refuses_a_server_that_is_not_grafana(site: Site, push: Push, answer: tuple[int, Any]) -> None:
+def test_grafana_push_refuses_a_server_that_is_not_grafana(site: Site, push: Push, answer: tuple[int, Any]) -> None:
     site.grafana.answers[HEALTH] = answer
     _fails(push, "answers, but is not a Grafana: give the address of its start page")
 
 
-def test_push_keeps_the_path_of_the_given_address(site: Site, push: Push) -> None:
+def test_grafana_push_keeps_the_path_of_the_given_url(site: Site, push: Push) -> None:
     _fails(push, "/grafana answers, but is not a Grafana", "--url", f"{site.url}/grafana/")
     assert site.grafana.requests[0].path == "/grafana/api/health"
 
 
-def test_a_redirect_is_not_followed(site: Site, push: Push) -> None:
+def test_grafana_push_does_not_follow_redirects(site: Site, push: Push) -> None:
     site.grafana.answers[HEALTH] = (302, f"{site.url}/login")
     _fails(push, "redirects: give the final address")
     assert [request.path for request in site.grafana.requests] == ["/api/health"]
 
 
 @pytest.mark.parametrize("version", ["11.6.2", "9.5.0"])
-def test_push_refuses_a_grafana_that_is_too_old(site: Site, push: Push, version: str) -> None:
+def test_grafana_push_refuses_a_grafana_version_that_is_too_old(site: Site, push: Push, version: str) -> None:
     site.grafana.version = version
     _fails(push, f"is Grafana {version}; the oldest that signs alerts for the daemon is 12.0: upgrade it")
 
 
 @pytest.mark.parametrize("version", ["12.0.0", "12.4.0-pre", "13.1.0+security-01", ""])
-def test_push_accepts_a_new_enough_or_unknown_grafana_version(site: Site, push: Push, version: str) -> None:
+def test_grafana_push_accepts_a_new_enough_or_unknown_grafana_version(site: Site, push: Push, version: str) -> None:
     site.grafana.version = version
     assert push("--dry-run").code == 0
 
 
-def test_push_says_that_credentials_were_not_accepted(site: Site, push: Push) -> None:
+def test_grafana_push_reports_credentials_rejected_with_401(site: Site, push: Push) -> None:
     complaint = "does not accept the credentials (401: Invalid API key): is the token of this Grafana, and still valid?"
     _fails(push, complaint, GRAFANA_TOKEN="wrong")
     _fails(push, "401", GRAFANA_TOKEN=None, GRAFANA_USER="admin", GRAFANA_PASSWORD="wrong")
@@ -113,14 +113,14 @@ def test_push_says_that_credentials_were_not_accepted(site: Site, push: Push) ->
 @pytest.mark.parametrize(
     "permission", ["datasources:read", "folders:read", "dashboards:read", "alert.provisioning:read", "folders:create"]
 )
-def test_a_permission_that_is_missing_is_named(site: Site, push: Push, permission: str) -> None:
+def test_grafana_push_names_the_permission_the_account_lacks(site: Site, push: Push, permission: str) -> None:
     site.grafana.denied = {permission}
     complaint = _fails(push, "it is not allowed (403: ")
     assert f"{permission}): give the account that permission, or the role Admin" in complaint
     assert site.grafana.writes in ([], ["POST /api/folders"])
 
 
-def test_push_after_an_error_makes_the_remaining_changes(site: Site, push: Push) -> None:
+def test_grafana_push_rerun_after_a_partial_failure_makes_the_remaining_changes(site: Site, push: Push) -> None:
     site.grafana.denied = {"alert.provisioning:write"}
     ran = push()
     assert ran.code == 1
@@ -131,12 +131,12 @@ def test_push_after_an_error_makes_the_remaining_changes(site: Site, push: Push)
     assert push().out.splitlines()[-1] == "2 created, 3 as shipped"
 
 
-def test_push_tells_the_failure_of_the_server(site: Site, push: Push) -> None:
+def test_grafana_push_reports_internal_server_error_of_grafana(site: Site, push: Push) -> None:
     site.grafana.answers[("GET", "/api/folders/draftd")] = (500, {"message": "database is locked"})
     _fails(push, "could not read the folder: Grafana failed (500: database is locked): its own log says why")
 
 
-def test_push_explains_a_dashboard_saved_in_grafanas_newer_format(site: Site, push: Push) -> None:
+def test_grafana_push_explains_a_dashboard_saved_in_the_newer_grafana_format(site: Site, push: Push) -> None:
     push()
     said = "dashboard api version not supported, use /apis/dashboard.grafana.app/v2/… instead"
     site.grafana.answers[("GET", "/api/dashboards/uid/draftd-overview")] = (406, {"message": said})
@@ -145,13 +145,13 @@ def test_push_explains_a_dashboard_saved_in_grafanas_newer_format(site: Site, pu
     )
 
 
-def test_push_quotes_what_grafana_rejects(site: Site, push: Push) -> None:
+def test_grafana_push_quotes_the_message_of_a_400_rejection(site: Site, push: Push) -> None:
     site.change(RULES, lambda content: content["groups"][0].update(interval="15s"))
     complaint = "could not save rule group draftd: Grafana rejects it (400: invalid alert rule group: interval (15)"
     assert complaint in push().err
 
 
-def test_a_dashboard_that_was_changed_meanwhile_is_not_overwritten(site: Site, push: Push) -> None:
+def test_grafana_push_does_not_overwrite_a_dashboard_changed_during_the_push(site: Site, push: Push) -> None:
     push()
     site.model["title"] = "drifted"
 
@@ -163,7 +163,7 @@ def test_a_dashboard_that_was_changed_meanwhile_is_not_overwritten(site: Site, p
     assert site.model["title"] == "by another"
 
 
-def test_a_dashboard_that_was_made_meanwhile_is_not_overwritten(site: Site, push: Push) -> None:
+def test_grafana_push_does_not_overwrite_a_dashboard_created_during_the_push(site: Site, push: Push) -> None:
     theirs = {
         "dashboard": {"id": 1, "uid": "draftd-machine", "title": "theirs", "version": 1},
         "meta": {"folderUid": ""},
@@ -179,7 +179,7 @@ def test_a_dashboard_that_was_made_meanwhile_is_not_overwritten(site: Site, push
     assert site.grafana.dashboards["draftd-machine"] == theirs
 
 
-def test_a_rule_group_that_was_changed_meanwhile_is_not_overwritten(site: Site, push: Push) -> None:
+def test_grafana_push_does_not_overwrite_a_rule_group_changed_during_the_push(site: Site, push: Push) -> None:
     push()
     site.grafana.rules["draftd-absent"]["for"] = "10m"
     path = "/api/v1/provisioning/folder/draftd/rule-groups/draftd"
@@ -195,7 +195,7 @@ def test_a_rule_group_that_was_changed_meanwhile_is_not_overwritten(site: Site, 
     assert site.grafana.writes == []
 
 
-def test_policies_that_were_changed_meanwhile_are_not_overwritten(site: Site, push: Push) -> None:
+def test_grafana_push_does_not_overwrite_notification_policies_changed_during_the_push(site: Site, push: Push) -> None:
     reads = iter([False, True])
 
     def another_save() -> None:
@@ -212,7 +212,7 @@ def test_policies_that_were_changed_meanwhile_are_not_overwritten(site: Site, pu
     }
 
 
-def test_push_asks_which_prometheus_to_use(site: Site, push: Push) -> None:
+def test_grafana_push_requires_a_choice_among_several_prometheus_data_sources(site: Site, push: Push) -> None:
     site.grafana.add_datasource("prometheus", "prom-2", "Long term")
     _fails(push, "--prometheus UID picks one of prom-1 (Prometheus), prom-2 (Long term)")
     error = "prometheus: got 'prom-3'; allowed: the uid of one of its prometheus data sources: prom-1 (Prometheus), "
@@ -241,7 +241,9 @@ def test_push_asks_which_prometheus_to_use(site: Site, push: Push) -> None:
         ("", True, False),
     ],
 )
-def test_plain_http_stays_on_this_machine(url: str, insecure: bool, allowed: bool) -> None:
+def test_grafana_client_refuses_plain_http_to_other_hosts_unless_allowed(
+    url: str, insecure: bool, allowed: bool
+) -> None:
     if allowed:
         assert Grafana(url, {"GRAFANA_TOKEN": "t"}, insecure_http=insecure).url == url.rstrip("/")
     else:

@@ -76,7 +76,7 @@ def _of_others(grafana: Grafana) -> object:
     )
 
 
-def test_push_leaves_what_others_made_unchanged(site: Site, push: Push) -> None:
+def test_grafana_push_leaves_dashboards_rules_and_policies_of_others_unchanged(site: Site, push: Push) -> None:
     _populate(site.grafana)
     before, policies = _of_others(site.grafana), copy.deepcopy(site.grafana.policies)
     assert push().code == 0
@@ -86,7 +86,7 @@ def test_push_leaves_what_others_made_unchanged(site: Site, push: Push) -> None:
     assert site.grafana.policies == policies
 
 
-def test_the_route_comes_first_and_leaves_all_others_as_they_are(site: Site, push: Push) -> None:
+def test_grafana_push_inserts_its_policy_route_first_and_leaves_other_routes_unchanged(site: Site, push: Push) -> None:
     _populate(site.grafana)
     before = copy.deepcopy(site.grafana.policies)
     assert push("--route").code == 0
@@ -103,7 +103,7 @@ def test_the_route_comes_first_and_leaves_all_others_as_they_are(site: Site, pus
     assert site.grafana.writes == []
 
 
-def test_a_changed_route_is_mended_in_its_place(site: Site, push: Push) -> None:
+def test_grafana_push_restores_its_edited_policy_route_at_the_same_position(site: Site, push: Push) -> None:
     push("--route")
     site.grafana.policies["routes"].insert(0, {"receiver": "draftd-daemon", "object_matchers": [["a", "=", "b"]]})
     site.grafana.policies["routes"][1]["routes"][0]["group_wait"] = "5m"
@@ -116,14 +116,16 @@ def test_a_changed_route_is_mended_in_its_place(site: Site, push: Push) -> None:
 
 
 @pytest.mark.parametrize("provenance", ["", "api"])
-def test_the_lock_of_the_policy_tree_stays_as_it_was(site: Site, push: Push, provenance: str) -> None:
+def test_grafana_push_preserves_provenance_of_the_notification_policy_tree(
+    site: Site, push: Push, provenance: str
+) -> None:
     if provenance:
         site.grafana.policies["provenance"] = provenance
     push("--route")
     assert site.grafana.policies.get("provenance", "") == provenance
 
 
-def test_a_foreign_rule_in_our_group_matters_only_when_the_group_is_written(site: Site, push: Push) -> None:
+def test_foreign_alert_rule_in_shipped_group_blocks_grafana_push_only_on_group_changes(site: Site, push: Push) -> None:
     push()
     _rule(site.grafana, "theirs", "Theirs", "draftd", "draftd")
     assert push().out.endswith("nothing to do: 5 as shipped\n")
@@ -182,7 +184,7 @@ OBSTACLES: list[tuple[str, Callable[[Grafana], None], tuple[str, ...]]] = [
 @pytest.mark.parametrize(
     ("told", "obstacle", "arguments"), OBSTACLES, ids=[case[0].split(";")[0] for case in OBSTACLES]
 )
-def test_push_names_an_obstacle_and_sends_nothing(
+def test_grafana_push_names_conflicting_foreign_content_and_writes_nothing(
     site: Site, push: Push, told: str, obstacle: Callable[[Grafana], None], arguments: tuple[str, ...]
 ) -> None:
     obstacle(site.grafana)
@@ -195,7 +197,7 @@ def test_push_names_an_obstacle_and_sends_nothing(
     assert site.grafana.frozen() == before
 
 
-def test_a_route_without_contact_point_is_refused(site: Site, push: Push) -> None:
+def test_grafana_push_refuses_a_policy_route_without_its_contact_point(site: Site, push: Push) -> None:
     ran = push("--route", DRAFTD_WEBHOOK_SECRET=None)
     assert ran.code == 1
     assert "policy route: it needs the contact point draftd-daemon; set DRAFTD_WEBHOOK_SECRET" in ran.err

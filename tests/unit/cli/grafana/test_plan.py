@@ -9,7 +9,7 @@ from draftd.cli.grafana.content import choose_sources, with_sources
 from draftd.cli.grafana.push import OUR_ROUTE, lines, our_route, plain_contact_point
 
 
-def test_items_of_a_list_are_named_by_what_names_them_or_counted() -> None:
+def test_dashboard_diff_labels_list_items_by_unique_title_or_else_by_index() -> None:
     assert lines({"panels": [{"title": "B", "x": 1}, {"title": "A", "x": 2}]}) == [
         'panels["A"].title = "A"',
         'panels["A"].x = 2',
@@ -20,18 +20,18 @@ def test_items_of_a_list_are_named_by_what_names_them_or_counted() -> None:
     assert lines({"params": [0, 0.5]}) == ["params[0] = 0", "params[1] = 0.5"]
 
 
-def test_the_order_of_named_items_is_no_difference_but_of_unnamed_ones_it_is() -> None:
+def test_dashboard_diff_ignores_order_of_named_items_but_not_of_plain_values() -> None:
     assert lines([{"refId": "A"}, {"refId": "B"}]) == lines([{"refId": "B"}, {"refId": "A"}])
     assert lines(["a", "b"]) != lines(["b", "a"])
 
 
-def test_tags_and_matchers_are_sets() -> None:
+def test_dashboard_diff_ignores_order_of_tags_and_matchers() -> None:
     assert lines({"tags": ["a", "b"]}) == lines({"tags": ["b", "a"]})
     matchers = [["a", "=", "b"], ["c", "=~", "d"]]
     assert lines({"object_matchers": matchers}) == lines({"object_matchers": matchers[::-1]})
 
 
-def test_empty_counts_as_absent_and_zero_does_not() -> None:
+def test_dashboard_diff_treats_empty_values_as_absent_but_not_zero() -> None:
     assert lines({"a": None, "b": "", "c": False, "d": [], "e": {}}) == []
     assert lines({"a": 0, "b": True}) == ["a = 0", "b = true"]
 
@@ -40,17 +40,17 @@ def test_empty_counts_as_absent_and_zero_does_not() -> None:
     ("text", "length"),
     [("0", 0), ("0s", 0), ("5m", 300), ("1m30s", 90), ("1h", 3600), ("1d12h", 129600), ("100ms", 0.1)],
 )
-def test_grafana_durations_are_read_in_seconds(text: str, length: float) -> None:
+def test_grafana_durations_are_parsed_into_seconds(text: str, length: float) -> None:
     assert seconds(text) == length
 
 
 @pytest.mark.parametrize("text", ["5", "m", "5 m", "1.5h", "-1m", "5min"])
-def test_text_that_is_no_duration_is_refused(text: str) -> None:
+def test_malformed_grafana_durations_raise_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="not a duration"):
         seconds(text)
 
 
-def test_a_shipped_uid_is_replaced_wherever_it_is() -> None:
+def test_shipped_data_source_uids_are_replaced_everywhere_in_dashboard_text() -> None:
     def read(value: str, **sources: str) -> object:
         return with_sources({"x": {"a": [value, 1]}}, sources)["x"]["a"][0]
 
@@ -59,12 +59,12 @@ def test_a_shipped_uid_is_replaced_wherever_it_is() -> None:
     assert read("draftd-loki") == "draftd-loki"
 
 
-def test_a_source_whose_uid_is_a_shipped_one_is_taken_as_it_is() -> None:
+def test_data_source_whose_uid_equals_the_shipped_uid_is_chosen() -> None:
     sources = [{"type": "prometheus", "uid": "draftd-prometheus", "name": "P"}]
     assert choose_sources(sources, {})[0] == {"prometheus": "draftd-prometheus"}
 
 
-def test_a_redacted_secret_is_no_difference_however_it_is_written() -> None:
+def test_redacted_contact_point_secret_is_no_difference_in_nested_or_flat_form() -> None:
     signed = {"secret": "secret", "header": "X-Signature"}
     ours = {"uid": "draftd-daemon", "settings": {"url": "http://host", "hmacConfig": signed}}
     nested = {**ours, "settings": {**ours["settings"], "hmacConfig": {**signed}}}
@@ -75,7 +75,7 @@ def test_a_redacted_secret_is_no_difference_however_it_is_written() -> None:
     assert plain[0] == plain[1] == plain[2]
 
 
-def test_our_route_is_told_by_matcher_and_receiver() -> None:
+def test_draftd_policy_route_is_recognised_by_matcher_and_receiver() -> None:
     theirs = {"receiver": "draftd-daemon", "object_matchers": [["managed_by", "=", "draftd"]]}
     assert our_route({"receiver": "x"}) is None
     assert our_route({"receiver": "x", "routes": [theirs]}) is None

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from tests.unit.cli.grafana.conftest import RULES, SECRET, TEMPO_QUERY, Push, Site
 
 
-def test_the_first_push_makes_everything_and_says_so(site: Site, push: Push) -> None:
+def test_first_grafana_push_creates_folder_dashboards_rules_and_contact_point(site: Site, push: Push) -> None:
     ran = push()
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.splitlines()[-1] == "5 created"
@@ -25,7 +25,7 @@ def test_the_first_push_makes_everything_and_says_so(site: Site, push: Push) -> 
     assert site.grafana.policies == {"receiver": "grafana-default-email", "group_by": ["grafana_folder"]}
 
 
-def test_dashboards_are_marked_in_our_folder_and_read_the_chosen_sources(site: Site, push: Push) -> None:
+def test_pushed_dashboards_carry_managed_by_tag_and_use_the_chosen_data_sources(site: Site, push: Push) -> None:
     push()
     model = site.model
     assert model["tags"] == ["draftd", "managed-by:draftd"]
@@ -39,7 +39,7 @@ def test_dashboards_are_marked_in_our_folder_and_read_the_chosen_sources(site: S
     assert events["datasource"]["uid"] == "draftd-loki"  # there is none to choose
 
 
-def test_rules_are_marked_locked_and_as_the_api_writes_them(site: Site, push: Push) -> None:
+def test_pushed_alert_rules_carry_managed_by_label_and_api_provenance(site: Site, push: Push) -> None:
     push()
     stored = site.grafana.rules["draftd-slower"]
     assert stored["labels"] == {"severity": "warning", "fallback_level": "short_block", "managed_by": "draftd"}
@@ -50,7 +50,7 @@ def test_rules_are_marked_locked_and_as_the_api_writes_them(site: Site, push: Pu
     assert site.grafana.intervals == {"draftd/draftd": 60}
 
 
-def test_the_contact_point_signs_with_the_secret_and_a_timestamp(site: Site, push: Push) -> None:
+def test_pushed_contact_point_signs_webhooks_with_hmac_secret_and_timestamp_header(site: Site, push: Push) -> None:
     push("--webhook-url", "http://mini.local:50552/v1/alerts")
     settings = site.grafana.contact_points["draftd-daemon"]["settings"]
     assert settings["url"] == "http://mini.local:50552/v1/alerts"
@@ -58,7 +58,7 @@ def test_the_contact_point_signs_with_the_secret_and_a_timestamp(site: Site, pus
     assert site.grafana.secrets == {"draftd-daemon": SECRET}
 
 
-def test_a_second_push_sends_nothing_and_says_so(site: Site, push: Push) -> None:
+def test_second_grafana_push_writes_nothing_and_reports_nothing_to_do(site: Site, push: Push) -> None:
     push("--route")
     before = site.grafana.frozen()
     ran = push("--route")
@@ -68,7 +68,7 @@ def test_a_second_push_sends_nothing_and_says_so(site: Site, push: Push) -> None
     assert site.grafana.frozen() == before
 
 
-def test_drift_is_shown_line_by_line_and_mended(site: Site, push: Push) -> None:
+def test_grafana_push_prints_hand_edits_as_a_line_diff_and_reverts_them(site: Site, push: Push) -> None:
     push()
     pushed = json.loads(site.grafana.frozen())
     site.model["panels"][0]["fieldConfig"]["defaults"]["unit"] = "none"
@@ -106,7 +106,7 @@ def test_drift_is_shown_line_by_line_and_mended(site: Site, push: Push) -> None:
     assert push().out.endswith("nothing to do: 5 as shipped\n")
 
 
-def test_a_panel_and_a_rule_added_or_taken_away_by_hand_are_mended(site: Site, push: Push) -> None:
+def test_grafana_push_reverts_hand_added_panels_and_hand_deleted_rules(site: Site, push: Push) -> None:
     push()
     site.model["panels"] = [*site.model["panels"][:1], {"id": 9, "title": "Mine", "type": "text"}]
     del site.grafana.rules["draftd-absent"]
@@ -119,7 +119,7 @@ def test_a_panel_and_a_rule_added_or_taken_away_by_hand_are_mended(site: Site, p
     assert "draftd-absent" in site.grafana.rules
 
 
-def test_a_dashboard_and_a_rule_moved_by_hand_are_brought_back(site: Site, push: Push) -> None:
+def test_grafana_push_moves_hand_moved_dashboard_and_rule_back(site: Site, push: Push) -> None:
     push()
     site.grafana.folders["other"] = {"id": 1, "uid": "other", "title": "Other"}
     site.grafana.dashboards["draftd-overview"]["meta"]["folderUid"] = "other"
@@ -133,7 +133,7 @@ def test_a_dashboard_and_a_rule_moved_by_hand_are_brought_back(site: Site, push:
     assert site.grafana.rules["draftd-absent"]["ruleGroup"] == "draftd"
 
 
-def test_fields_filled_in_by_grafana_are_no_drift(site: Site, push: Push) -> None:
+def test_grafana_push_ignores_default_fields_filled_in_by_grafana(site: Site, push: Push) -> None:
     push()
     site.model.update(schemaVersion=43, editable=False, description="", annotations={"list": []}, gnetId=None)
     site.grafana.rules["draftd-absent"].update(
@@ -144,7 +144,7 @@ def test_fields_filled_in_by_grafana_are_no_drift(site: Site, push: Push) -> Non
     assert site.grafana.writes == []
 
 
-def test_a_dry_run_writes_nothing(site: Site, push: Push) -> None:
+def test_grafana_push_dry_run_writes_nothing(site: Site, push: Push) -> None:
     empty = site.grafana.frozen()
     ran = push("--dry-run", "--route")
     assert ran.code == 0
@@ -154,7 +154,7 @@ def test_a_dry_run_writes_nothing(site: Site, push: Push) -> None:
     assert site.grafana.frozen() == empty
 
 
-def test_without_a_secret_the_contact_point_is_left_alone(site: Site, push: Push) -> None:
+def test_grafana_push_without_webhook_secret_leaves_the_contact_point_alone(site: Site, push: Push) -> None:
     ran = push(DRAFTD_WEBHOOK_SECRET=None)
     assert "the contact point is left out: DRAFTD_WEBHOOK_SECRET is not set" in ran.out
     assert "draftd-daemon" not in site.grafana.contact_points
@@ -165,7 +165,7 @@ def test_without_a_secret_the_contact_point_is_left_alone(site: Site, push: Push
     assert site.grafana.writes == []
 
 
-def test_a_new_secret_is_sent_when_asked(site: Site, push: Push) -> None:
+def test_grafana_push_replaces_webhook_secret_only_with_renew_secret_option(site: Site, push: Push) -> None:
     push()
     push(DRAFTD_WEBHOOK_SECRET="another")
     assert site.grafana.secrets["draftd-daemon"] == SECRET
@@ -174,7 +174,7 @@ def test_a_new_secret_is_sent_when_asked(site: Site, push: Push) -> None:
     assert site.grafana.secrets["draftd-daemon"] == "another"
 
 
-def test_optional_sources_that_are_missing_or_many_are_told(site: Site, push: Push) -> None:
+def test_grafana_push_reports_missing_or_ambiguous_optional_data_sources(site: Site, push: Push) -> None:
     site.grafana.add_datasource("loki", "loki-1", "Logs")
     site.grafana.add_datasource("loki", "loki-2", "Other logs")
     site.grafana.datasources = [source for source in site.grafana.datasources if source["type"] != "tempo"]
@@ -185,7 +185,7 @@ def test_optional_sources_that_are_missing_or_many_are_told(site: Site, push: Pu
     assert site.model["panels"][1]["datasource"]["uid"] == "loki-2"
 
 
-def test_a_rule_no_longer_shipped_goes_with_its_group(site: Site, push: Push) -> None:
+def test_grafana_push_deletes_an_alert_rule_that_is_no_longer_shipped(site: Site, push: Push) -> None:
     push()
     site.change(RULES, lambda content: content["groups"][0]["rules"].pop(0))
     assert '-rules.draftd-absent.title = "DraftdAbsent"' in push("--dry-run").out
