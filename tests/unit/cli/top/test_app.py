@@ -170,7 +170,7 @@ FIGURES = (
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (119, 40), (140, 45), (200, 60)])
-async def test_every_figure_is_on_every_screen(size: tuple[int, int]) -> None:
+async def test_top_screen_shows_every_figure_at_sizes_from_80_by_24(size: tuple[int, int]) -> None:
     screen = await drawn(*busy(), size=size)
     assert [figure for figure in FIGURES if figure not in screen] == []
     bars = [line.count("█") for line in screen.splitlines() for n in "1234" if f"  {n} █" in line]
@@ -185,7 +185,7 @@ ESSENTIAL = (
 
 
 @pytest.mark.parametrize("size", [(60, 20), (79, 41), (80, 20), (119, 23)])
-async def test_where_not_all_of_it_has_room_the_essential_comes_first(size: tuple[int, int]) -> None:
+async def test_top_screen_on_small_terminals_shows_the_essential_figures(size: tuple[int, int]) -> None:
     state = reply.fallback(fallback_state(position=1, since=NOON.timestamp() - 60, signals=[SIGNAL]))
     screen = await drawn(*busy(fallback=state), size=size)
     assert "at a glance" in screen
@@ -193,7 +193,7 @@ async def test_where_not_all_of_it_has_room_the_essential_comes_first(size: tupl
 
 
 @pytest.mark.parametrize("size", [(60, 20), (60, 50), (80, 24), (87, 24), (120, 36)])
-async def test_top_cuts_no_figure_at_any_width(size: tuple[int, int]) -> None:
+async def test_top_screen_cuts_no_number_at_any_width(size: tuple[int, int]) -> None:
     large = pb.Hardware(
         memory_headroom_bytes=98_200_000_000,
         memory_floor_bytes=101_300_000_000,
@@ -208,7 +208,7 @@ async def test_top_cuts_no_figure_at_any_width(size: tuple[int, int]) -> None:
     assert re.findall(r".*[\d.,−×%]…", screen) == []
 
 
-def test_a_line_is_cut_between_words_and_never_before_a_unit() -> None:
+def test_top_screen_line_is_cut_between_words_and_never_before_a_unit() -> None:
     whole = "98.2 GB, floor 101.3 GB of 512.0 GB"
     for width in range(8, len(whole) + 1):
         console = Console(width=width)
@@ -219,7 +219,7 @@ def test_a_line_is_cut_between_words_and_never_before_a_unit() -> None:
         assert shown == whole or (shown[-1] == "…" and shown[:-1].endswith(("floor", "GB", "of"))) or width == 8
 
 
-async def test_the_least_terminal_scrolls_to_every_figure() -> None:
+async def test_top_screen_of_minimal_size_scrolls_to_every_figure() -> None:
     app = live(None, *busy())
     async with app.run_test(size=(60, 20)) as pilot:
         await pilot.pause()
@@ -232,14 +232,14 @@ async def test_the_least_terminal_scrolls_to_every_figure() -> None:
 
 
 @pytest.mark.parametrize("size", [(59, 30), (100, 19), (30, 8)])
-async def test_a_terminal_too_small_says_so(size: tuple[int, int]) -> None:
+async def test_top_screen_on_too_small_terminal_prints_the_required_size(size: tuple[int, int]) -> None:
     lines = [line for line in (await drawn(*busy(), size=size)).splitlines() if line]
     said = " ".join(line.strip() for line in lines)
     assert said == f"this terminal is {size[0]} × {size[1]}; draftd top needs 60 × 20"
     assert len(lines) == (1 if size[0] > 50 else 2)
 
 
-async def test_a_terminal_that_grows_is_filled() -> None:
+async def test_top_screen_fills_a_terminal_that_is_enlarged() -> None:
     app = live(None, *busy())
     async with app.run_test(size=(50, 15)) as pilot:
         await until(pilot, "60 × 20")
@@ -248,7 +248,7 @@ async def test_a_terminal_that_grows_is_filled() -> None:
         assert len(shown(app)) == 45
 
 
-async def test_throughput_chart_is_higher_where_throughput_is_higher() -> None:
+async def test_top_throughput_chart_is_higher_where_throughput_is_higher() -> None:
     lines = (await drawn(*(status(n * n * 20) for n in range(12)), size=(100, 30))).splitlines()
     heights = [sum(line[n : n + 1] not in ("", " ") for line in lines[2:9]) for n in range(60, 97)]
     assert heights[-20] < heights[-1]
@@ -256,7 +256,7 @@ async def test_throughput_chart_is_higher_where_throughput_is_higher() -> None:
 
 
 @pytest.mark.parametrize("size", [(60, 20), (100, 30)])
-async def test_f_asks_then_turns_the_flag_and_says_so(size: tuple[int, int]) -> None:
+async def test_top_screen_f_key_toggles_the_speculation_flag_after_confirmation(size: tuple[int, int]) -> None:
     client = FakeClient(status(flag_variant="on"))
     async with live(client, status(), interval=30.0).run_test(size=size) as pilot:
         await pilot.press("y")  # nothing was asked
@@ -272,7 +272,7 @@ async def test_f_asks_then_turns_the_flag_and_says_so(size: tuple[int, int]) -> 
 
 
 @pytest.mark.parametrize("key", ["n", "escape"])
-async def test_flag_stays_unchanged_when_the_user_declines(key: str) -> None:
+async def test_top_screen_leaves_the_flag_unchanged_when_confirmation_is_declined(key: str) -> None:
     client = FakeClient(status())
     async with live(client, status(), interval=30.0).run_test(size=(100, 30)) as pilot:
         await pilot.press("f", key)
@@ -282,7 +282,7 @@ async def test_flag_stays_unchanged_when_the_user_declines(key: str) -> None:
     assert client.variants == []
 
 
-async def test_a_question_that_can_no_longer_be_seen_is_not_answered() -> None:
+async def test_top_screen_ignores_y_key_after_a_resize_hid_the_flag_confirmation() -> None:
     client = FakeClient(status())
     async with live(client, status(), interval=30.0).run_test(size=(100, 30)) as pilot:
         await pilot.press("f")
@@ -295,7 +295,7 @@ async def test_a_question_that_can_no_longer_be_seen_is_not_answered() -> None:
     assert client.variants == []
 
 
-async def test_a_flag_that_cannot_be_turned_says_why() -> None:
+async def test_top_screen_shows_why_the_flag_could_not_be_changed() -> None:
     client = FakeClient(status())
     client.refusal = FlagReadOnly("flags.yaml cannot be rewritten")
     async with live(client, status(), interval=30.0).run_test(size=(100, 30)) as pilot:
@@ -303,7 +303,7 @@ async def test_a_flag_that_cannot_be_turned_says_why() -> None:
         await until(pilot, "the flag could not be turned off: flags.yaml cannot be rewritten")
 
 
-async def test_while_the_daemon_is_away_nothing_is_asked() -> None:
+async def test_top_screen_does_not_change_the_flag_while_the_daemon_does_not_answer() -> None:
     client = FakeClient(NotServing("no daemon answers"))
     async with live(client, status(1), status(2)).run_test(size=(100, 30)) as pilot:
         await until(pilot, "no answer for")
@@ -314,7 +314,7 @@ async def test_while_the_daemon_is_away_nothing_is_asked() -> None:
     assert client.variants == []
 
 
-async def test_a_flag_that_is_neither_on_nor_off_is_left() -> None:
+async def test_top_screen_does_not_toggle_a_flag_variant_other_than_on_or_off() -> None:
     client = FakeClient(status(flag_variant="half"))
     async with live(client, status(flag_variant="half"), interval=30.0).run_test(size=(100, 30)) as pilot:
         await pilot.press("f")
@@ -322,7 +322,7 @@ async def test_a_flag_that_is_neither_on_nor_off_is_left() -> None:
     assert client.variants == []
 
 
-async def test_p_holds_the_figures_until_it_is_pressed_again() -> None:
+async def test_top_screen_p_key_pauses_polling_until_pressed_again() -> None:
     client = FakeClient(status())
     app = live(client, status())
     async with app.run_test(size=(100, 30)) as pilot:
@@ -337,7 +337,7 @@ async def test_p_holds_the_figures_until_it_is_pressed_again() -> None:
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
-async def test_quitting_keeps_the_picture_and_closes_the_client(key: str) -> None:
+async def test_top_screen_quit_saves_the_picture_and_closes_the_client(key: str) -> None:
     client = FakeClient(status())
     app = live(client, status())
     async with app.run_test(size=(100, 30)) as pilot:
@@ -347,7 +347,7 @@ async def test_quitting_keeps_the_picture_and_closes_the_client(key: str) -> Non
     assert client.closed.is_set()
 
 
-async def test_keys_act_while_the_daemon_hangs() -> None:
+async def test_top_screen_pause_and_quit_keys_respond_while_the_daemon_hangs() -> None:
     client = FakeClient(status())
     client.hang = True
     async with live(client, status()).run_test(size=(100, 30)) as pilot:
@@ -359,7 +359,7 @@ async def test_keys_act_while_the_daemon_hangs() -> None:
     assert client.closed.is_set()
 
 
-async def test_top_shows_a_lost_daemon_and_resumes_when_it_answers() -> None:
+async def test_top_screen_reports_a_lost_daemon_and_resumes_when_it_answers() -> None:
     client = FakeClient(NotServing("no daemon answers"))
     app = live(client, status(1), status(2))
     async with app.run_test(size=(100, 30)) as pilot:
@@ -369,7 +369,7 @@ async def test_top_shows_a_lost_daemon_and_resumes_when_it_answers() -> None:
         assert "no answer" not in "\n".join(shown(app))
 
 
-async def test_an_error_of_its_own_ends_it_with_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_top_screen_exits_1_on_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
     app = live(None, status())
 
     async def run() -> None:
@@ -387,16 +387,18 @@ async def test_an_error_of_its_own_ends_it_with_a_code(monkeypatch: pytest.Monke
     ("failures", "interval", "seconds"),
     [(1, 1.0, 1.0), (3, 1.0, 4.0), (5, 1.0, 10.0), (10_000, 1.0, 10.0), (1, 60.0, 60.0), (9, 60.0, 60.0)],
 )
-def test_the_pause_doubles_up_to_ten_seconds_or_one_interval(failures: int, interval: float, seconds: float) -> None:
+def test_top_retry_pause_doubles_up_to_ten_seconds_or_one_interval(
+    failures: int, interval: float, seconds: float
+) -> None:
     assert pause(failures, interval) == seconds
 
 
-def test_a_curve_leaves_unknown_columns_empty() -> None:
+def test_sparkline_leaves_columns_of_unknown_values_empty() -> None:
     assert spark([0.0, 1.0, 8.0, None, 16.0], 2, 16.0) == ["    █", "▁▁█ █"]
     assert spark([0.0, 0.0], 2, 0.0) == ["  ", "▁▁"]
 
 
-async def test_a_panel_for_two_daemons_is_there_only_where_there_are_two() -> None:
+async def test_top_screen_shows_remote_panel_only_for_a_daemon_with_a_remote() -> None:
     link = pb.RemoteStatus(up=True, target="gpu:50551", model="large")
     peers = pb.VerificationStatus(open_sequences=2, total=pb.PeerCounts(tokens=90, verdicts=30))
     both = await drawn(status(remote=link, verification=peers))

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cli.conftest import Run
 
 
-def test_json_is_one_document_with_the_status_and_what_follows_from_it(draftd: Run) -> None:
+def test_top_json_prints_one_document_with_status_and_derived_rates(draftd: Run) -> None:
     answer = json.loads(draftd("generate", "-n", "40", "--json", "count with me").out)
     assert answer["counts"]["drafted_tokens"] > 0
     ran = draftd("top", "--json", "--interval", "0.2")
@@ -28,14 +28,14 @@ def test_json_is_one_document_with_the_status_and_what_follows_from_it(draftd: R
     assert (now["tokens_per_second"], now["drafting"]["acceptance"]) == (0.0, None)
 
 
-def test_unread_machine_values_are_null_in_tops_json(draftd: Run) -> None:
+def test_top_json_has_null_for_unread_hardware_values(draftd: Run) -> None:
     hardware = json.loads(draftd("top", "--json", "--interval", "0.2").out)["status"]["hardware"]
     assert hardware["memory_limit_bytes"] > 0
     assert hardware["gpu_utilization"] is None
     assert hardware["thermal_level"] is None or sys.platform == "darwin"
 
 
-def test_into_a_pipe_it_is_one_plain_screen(draftd: Run) -> None:
+def test_top_in_a_pipe_prints_one_plain_screen_without_escape_codes(draftd: Run) -> None:
     draftd("generate", "-n", "40", "count with me")
     assert draftd("flag", "set", "off").code == draftd("flag", "set", "on").code == 0
     refused_run = draftd("top", "--once", "--interval", "0.2")
@@ -50,7 +50,7 @@ def test_into_a_pipe_it_is_one_plain_screen(draftd: Run) -> None:
 
 
 @pytest.mark.parametrize("option", ["--once", "--json"])
-def test_a_wrong_target_is_one_line_that_says_what_to_do(draftd: Run, option: str) -> None:
+def test_top_once_without_a_daemon_prints_one_line_suggesting_draftd_serve(draftd: Run, option: str) -> None:
     ran = draftd("top", option, DRAFTD_TARGET="127.0.0.1:1")
     assert ran.code == 1
     assert ran.err.count("\n") == 1
@@ -58,13 +58,13 @@ def test_a_wrong_target_is_one_line_that_says_what_to_do(draftd: Run, option: st
 
 
 @pytest.mark.parametrize("interval", ["0", "0.1", "x"])
-def test_an_interval_too_short_is_asked_wrongly(draftd: Run, interval: str) -> None:
+def test_top_refuses_too_short_or_malformed_interval_option(draftd: Run, interval: str) -> None:
     ran = draftd("top", "--once", "--interval", interval)
     assert ran.code == 2
     assert "--interval" in ran.err
 
 
-def test_a_picture_is_kept_where_one_is_asked_for(draftd: Run, tmp_path: Path) -> None:
+def test_top_once_save_option_writes_the_screen_as_svg(draftd: Run, tmp_path: Path) -> None:
     ran = draftd("top", "--once", "--interval", "0.2", "--save", str(tmp_path / "top.svg"))
     assert ran.code == 0, ran.err
     picture = (tmp_path / "top.svg").read_text()
@@ -74,7 +74,7 @@ def test_a_picture_is_kept_where_one_is_asked_for(draftd: Run, tmp_path: Path) -
     assert "speculation" not in ran.out
 
 
-def test_a_picture_that_cannot_be_kept_is_one_line(draftd: Run, tmp_path: Path) -> None:
+def test_top_once_with_unwritable_save_path_exits_1_with_one_line(draftd: Run, tmp_path: Path) -> None:
     ran = draftd("top", "--once", "--interval", "0.2", "--save", str(tmp_path / "none" / "top.svg"))
     assert ran.code == 1
     assert ran.err.count("\n") == 1

@@ -7,7 +7,7 @@ from draftd.protocol import draft_counts
 from tests.unit.cli.top.snapshots import SECOND_RUN, counts, history, status
 
 
-def test_throughput_is_what_came_out_over_the_time_it_took() -> None:
+def test_top_throughput_is_output_tokens_between_snapshots_over_elapsed_time() -> None:
     before = StatusSnapshot(100.0, status(1_000))
     after = StatusSnapshot(102.5, status(1_500))
     rates = between(before, after)
@@ -15,7 +15,7 @@ def test_throughput_is_what_came_out_over_the_time_it_took() -> None:
     assert (rates.seconds, rates.tokens_per_second) == (2.5, 200.0)
 
 
-def test_an_idle_daemon_has_a_rate_of_zero_and_no_acceptance() -> None:
+def test_top_rates_of_idle_daemon_have_zero_throughput_and_no_acceptance() -> None:
     step_counts = counts(10, 40, 30, per_position=[(10, 10), (8, 10)])
     rates = between(StatusSnapshot(1.0, status(50, step_counts)), StatusSnapshot(2.0, status(50, step_counts)))
     assert rates is not None
@@ -25,7 +25,7 @@ def test_an_idle_daemon_has_a_rate_of_zero_and_no_acceptance() -> None:
     assert d.per_position == (None, None)
 
 
-def test_only_what_was_drafted_in_between_counts() -> None:
+def test_top_draft_rates_count_only_drafts_between_the_two_snapshots() -> None:
     before = counts(100, 400, 100, break_even=0.0, cut=50, per_position=[(80, 100), (20, 100)])
     after = counts(110, 430, 124, plain=10, break_even=20.0, cut=54, per_position=[(89, 110), (35, 120)])
     rates = between(StatusSnapshot(1.0, status(200, before)), StatusSnapshot(2.0, status(244, after)))
@@ -40,7 +40,7 @@ def test_only_what_was_drafted_in_between_counts() -> None:
     assert d.tokens_per_forward == 44 / 20
 
 
-def test_a_position_that_was_never_drafted_before_is_new() -> None:
+def test_top_acceptance_per_position_includes_positions_first_drafted_in_the_interval() -> None:
     before = counts(10, 10, 5, per_position=[(5, 10)])
     after = counts(20, 30, 15, per_position=[(13, 20), (2, 10)])
     rates = between(StatusSnapshot(1.0, status(0, before)), StatusSnapshot(2.0, status(0, after)))
@@ -48,7 +48,7 @@ def test_a_position_that_was_never_drafted_before_is_new() -> None:
     assert rates.drafting.per_position == (0.8, 0.2)
 
 
-def test_requests_are_counted_by_how_they_ended() -> None:
+def test_top_rates_count_finished_failed_and_refused_requests_separately() -> None:
     before = status(finished_requests={"stop": 5, "error": 1}, refused_requests=2)
     after = status(finished_requests={"stop": 7, "error": 2, "cancelled": 1}, refused_requests=6)
     rates = between(StatusSnapshot(1.0, before), StatusSnapshot(2.0, after))
@@ -56,22 +56,22 @@ def test_requests_are_counted_by_how_they_ended() -> None:
     assert (rates.finished, rates.failed, rates.refused) == (4, 1, 4)
 
 
-def test_a_daemon_that_was_started_anew_is_not_compared_even_where_its_counters_are_higher() -> None:
+def test_top_computes_no_rates_across_a_daemon_restart() -> None:
     assert between(StatusSnapshot(1.0, status(5)), StatusSnapshot(60.0, status(900, run=SECOND_RUN))) is None
 
 
-def test_two_snapshots_of_one_moment_give_no_rate() -> None:
+def test_top_computes_no_rates_from_two_snapshots_of_the_same_moment() -> None:
     assert between(StatusSnapshot(1.0, status(5)), StatusSnapshot(1.0, status(6))) is None
 
 
-def test_where_nothing_was_ever_drafted_nothing_is_said_of_drafts() -> None:
+def test_top_draft_figures_are_none_when_nothing_was_ever_drafted() -> None:
     figures = drafting(draft_counts(counts(plain=30), 30))
     assert (figures.acceptance, figures.mean_length, figures.depth, figures.speedup) == (None,) * 4
     assert figures.per_position == ()
     assert (figures.drafting, figures.tokens_per_forward) == (0.0, 1.0)
 
 
-def test_a_speedup_that_was_not_measured_is_not_known() -> None:
+def test_top_speedup_is_none_without_break_even_costs_and_extrapolated_from_partial_ones() -> None:
     assert drafting(draft_counts(counts(10, 40, 30), 40)).speedup is None
     assert drafting(draft_counts(counts(10, 40, 30, break_even=15.0), 40)).speedup == 1.6
     partly = counts(10, 40, 30, break_even=6.0)
@@ -83,12 +83,12 @@ def filled(seconds: int, per_second: int = 10) -> StatusHistory:
     return history(*(status(second * per_second) for second in range(seconds + 1)), seconds=1.0, begin=0.0)
 
 
-def test_after_one_snapshot_nothing_is_known_of_the_present() -> None:
+def test_top_history_has_no_current_rates_after_one_snapshot() -> None:
     statuses = filled(0)
     assert (statuses.now, statuses.minute, list(statuses.past)) == (None, None, [])
 
 
-def test_the_window_is_a_minute_however_long_it_has_been_watched() -> None:
+def test_top_history_averages_over_the_last_minute_only() -> None:
     statuses = filled(200)
     minute = statuses.minute
     assert minute is not None
@@ -100,13 +100,13 @@ def test_the_window_is_a_minute_however_long_it_has_been_watched() -> None:
     assert statuses.minute.tokens_per_second == (59 * 10 + 610) / 60
 
 
-def test_where_looks_are_further_apart_than_the_window_the_last_two_are_compared() -> None:
+def test_top_history_compares_the_last_two_snapshots_when_they_are_over_a_minute_apart() -> None:
     minute = history(status(0), status(300), seconds=300.0).minute
     assert minute is not None
     assert minute.seconds == 300.0
 
 
-def test_a_daemon_started_anew_begins_a_new_window_and_the_curve_goes_on() -> None:
+def test_top_history_restarts_its_window_and_continues_its_curve_after_daemon_restart() -> None:
     statuses = filled(20)
     statuses.add(StatusSnapshot(21.0, status(3, run=SECOND_RUN)))
     assert (statuses.now, statuses.minute) == (None, None)
@@ -116,7 +116,7 @@ def test_a_daemon_started_anew_begins_a_new_window_and_the_curve_goes_on() -> No
     assert [one is None for one in statuses.past] == [False] * 20 + [True, False]
 
 
-def test_while_the_daemon_is_silent_its_present_is_not_known() -> None:
+def test_top_history_has_no_current_rates_while_the_daemon_does_not_answer() -> None:
     statuses = filled(20)
     statuses.gap()
     assert statuses.now is None
@@ -124,5 +124,5 @@ def test_while_the_daemon_is_silent_its_present_is_not_known() -> None:
     assert statuses.past[-1] is None
 
 
-def test_curve_of_past_rates_is_bounded() -> None:
+def test_top_history_keeps_at_most_400_past_rates() -> None:
     assert len(filled(2_000).past) == 400

@@ -35,7 +35,7 @@ def stepped_down(**more: Any) -> StatusHistory:
     return history(status(level="short_block", level_cause="acceptance fell", fallback=state))
 
 
-def test_rows_of_an_idle_daemon_show_dashes() -> None:
+def test_top_rows_of_an_idle_daemon_show_dashes() -> None:
     lines = said(history(status()))
     assert lines["tokens/s"].startswith("–")
     for name in ("headroom", "MLX", "GPU", "thermal", "accepted", "tokens a draft", "speed-up"):
@@ -57,18 +57,20 @@ def test_rows_of_an_idle_daemon_show_dashes() -> None:
         (pb.Hardware(throttles=0), "thermal", "–, 0 throttles"),
     ],
 )
-def test_a_figure_known_by_half_shows_that_half(hardware: pb.Hardware, row: str, text: str) -> None:
+def test_top_rows_show_known_hardware_values_beside_dashes_for_unknown_values(
+    hardware: pb.Hardware, row: str, text: str
+) -> None:
     assert said(history(status(hardware=hardware)))[row] == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.2, "0 over 0.2 s"), (1.0, "0 over 1 s"), (54.0, "0 over 54 s"), (60.0, "0 over a minute")]
 )
-def test_a_window_shorter_than_a_minute_says_so(seconds: float, text: str) -> None:
+def test_top_throughput_row_states_the_length_of_its_averaging_window(seconds: float, text: str) -> None:
     assert said(history(status(), status(), seconds=seconds))["tokens/s"] == text
 
 
-def test_while_the_model_is_loading_its_size_is_unknown() -> None:
+def test_top_rows_show_dash_for_weights_and_loading_progress_while_the_model_loads() -> None:
     loading = status(state=pb.DAEMON_STATE_LOADING, model=inference.GetModelResponse(), progress="reading: 30 %")
     lines = said(history(loading))
     assert lines["weights"] == "–"
@@ -76,14 +78,14 @@ def test_while_the_model_is_loading_its_size_is_unknown() -> None:
     assert "reading: 30 %" in lines[""]
 
 
-def test_after_a_restart_the_present_is_unknown() -> None:
+def test_top_throughput_row_shows_a_dash_after_a_daemon_restart() -> None:
     step_counts = counts(100, 400, 200, break_even=150.0)
     lines = said(history(status(1_000, step_counts), status(10, run=SECOND_RUN)))
     assert lines["tokens/s"].startswith("–")
 
 
 @pytest.mark.parametrize(("retry", "text"), [(3.2, "next try in 3 s"), (None, "asking again")])
-def test_a_lost_daemon_is_said_with_what_is_done(retry: float | None, text: str) -> None:
+def test_top_message_for_a_lost_daemon_gives_reason_and_time_to_next_retry(retry: float | None, text: str) -> None:
     assert rows.lost("no daemon answers", 12.0, retry).plain == f"no answer for 12 s, {text}: no daemon answers"
 
 
@@ -95,16 +97,18 @@ def test_a_lost_daemon_is_said_with_what_is_done(retry: float | None, text: str)
         ({"drafter_errors": 3, "verifier_errors": 1}, "failed", "0, errors: 3 drafter, 1 verifier"),
     ],
 )
-def test_top_rows_say_what_is_out_of_the_ordinary(fields: dict[str, Any], row: str, text: str) -> None:
+def test_top_rows_show_flag_errors_missing_telemetry_and_decode_errors(
+    fields: dict[str, Any], row: str, text: str
+) -> None:
     assert said(history(status(**fields)))[row] == text
 
 
-def test_why_there_is_no_speculation_is_said() -> None:
+def test_top_speculation_panel_gives_the_reason_speculation_is_unavailable() -> None:
     shown = history(status(model=inference.GetModelResponse(model="m", speculation_reason="no rollback")))
     assert str(rows.unavailable(shown)) == "unavailable: no rollback"
 
 
-def test_older_transitions_have_an_age_and_the_latest_is_first() -> None:
+def test_top_transitions_list_latest_first_with_time_or_age_in_days() -> None:
     changes = [
         transition(NOON - timedelta(days=2), "flag", "on", "off", "its file was edited"),
         transition(NOON - timedelta(minutes=3), "level", "full", "short_block", "acceptance fell"),
@@ -117,7 +121,7 @@ def test_older_transitions_have_an_age_and_the_latest_is_first() -> None:
     assert short.plain == "link up → down · connection_refused"
 
 
-def test_a_hold_and_what_asks_are_shown() -> None:
+def test_top_rows_show_ladder_hold_signals_and_next_step() -> None:
     lines = said(stepped_down(signals=SIGNALS))
     assert lines["level"].startswith("short_block 3, 1 of 4 down")
     assert lines["asked"] == "memory → autoregressive, 1 more · critical"
@@ -126,7 +130,7 @@ def test_a_hold_and_what_asks_are_shown() -> None:
     assert said(stepped_down())["next"].startswith("up in 4 min, once a probe")
 
 
-def test_at_the_top_the_ladder_takes_no_room() -> None:
+def test_top_shows_no_ladder_rows_while_the_ladder_is_at_its_top_level() -> None:
     plain = [name for name, _ in rows.serving(history(status()), NOON)]
     assert [name for name, _ in rows.serving(history(status(fallback=reply.fallback(fallback_state()))), NOON)] == plain
 
@@ -157,17 +161,19 @@ def style(shown: StatusHistory, words: str) -> str:
         ({"queued_requests": 64}, "64 of 64 waiting", "bold red"),
     ],
 )
-def test_top_rows_colour_the_figures_that_matter(fields: dict[str, Any], words: str, wanted: str) -> None:
+def test_top_rows_colour_hardware_level_flag_and_queue_figures_by_severity(
+    fields: dict[str, Any], words: str, wanted: str
+) -> None:
     assert style(history(status(**fields)), words) == wanted
 
 
-def test_a_speed_up_below_one_is_bad_and_above_it_is_good() -> None:
+def test_top_speedup_row_is_red_below_one_and_green_above_one() -> None:
     for break_even, wanted in ((300.0, "bold red"), (50.0, "green")):
         made = rows.speculation(history(status(), status(1, counts(100, 400, 100, break_even=break_even))))
         assert next(row for row in made if row.name == "speed-up").style == wanted
 
 
-def test_a_refusal_of_this_minute_is_bad_and_an_old_one_is_not() -> None:
+def test_top_refused_requests_row_is_red_for_recent_refusals_and_yellow_for_old_refusals() -> None:
     old, new = status(refused_requests=2), status(refused_requests=3)
     for after, wanted in ((old, "yellow"), (new, "bold red")):
         refused = dict(rows.serving(history(old, after), NOON))["refused"]

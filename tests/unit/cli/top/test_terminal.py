@@ -35,7 +35,7 @@ def top(daemon: str, tmp_path: Path) -> Open:
     ],
     ids=["q", "Ctrl-C", "SIGTERM", "SIGHUP"],
 )
-def test_however_it_ends_the_terminal_is_as_it_was(
+def test_top_restores_the_terminal_after_quit_key_or_signal(
     top: Open, tmp_path: Path, end: Callable[[Terminal], None], code: int
 ) -> None:
     with top("--save", str(tmp_path / "top.svg")) as screen:
@@ -48,14 +48,14 @@ def test_however_it_ends_the_terminal_is_as_it_was(
     assert (tmp_path / "top.svg").exists() == (code == 0)
 
 
-def test_a_wrong_target_is_one_line_and_no_screen(top: Open) -> None:
+def test_top_without_a_daemon_prints_an_error_and_never_enters_the_full_screen(top: Open) -> None:
     with top(target="127.0.0.1:1") as screen:
         assert screen.end() == Ended(1, restored=True)
         assert "draftd serve" in screen.said
         assert ENTER_SCREEN not in screen.said
 
 
-def test_once_on_a_terminal_prints_and_draws_no_screen(top: Open) -> None:
+def test_top_once_on_a_terminal_prints_without_entering_the_full_screen(top: Open) -> None:
     with top("--once") as screen:
         assert screen.end() == Ended(0, restored=True)
         assert ENTER_SCREEN not in screen.said
