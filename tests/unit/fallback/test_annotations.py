@@ -66,7 +66,7 @@ def away() -> Iterator[str]:
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_a_reloaded_token_is_the_next_annotations() -> None:
+def test_grafana_annotation_after_a_settings_reload_uses_the_new_token() -> None:
     desk = Desk()
     with serving(desk.answer) as url, desk.annotating(url) as annotator:
         desk.step()
@@ -77,7 +77,7 @@ def test_a_reloaded_token_is_the_next_annotations() -> None:
     assert [one.headers["authorization"] for one in desk.requests] == [f"Bearer {TOKEN}", "Bearer another"]
 
 
-def test_a_transition_becomes_an_annotation_of_the_whole_organisation() -> None:
+def test_fallback_transition_is_posted_as_an_organisation_wide_grafana_annotation() -> None:
     desk = Desk()
     with serving(desk.answer) as url, desk.annotating(f"{url}/grafana/"):
         desk.step(3)
@@ -93,7 +93,7 @@ def test_a_transition_becomes_an_annotation_of_the_whole_organisation() -> None:
     assert not request.body.get("panelId")
 
 
-def test_the_flag_is_marked_as_well_and_what_looks_like_html_stays_text() -> None:
+def test_flag_change_is_posted_as_a_grafana_annotation_with_html_escaped() -> None:
     desk = Desk()
     with serving(desk.answer) as url, desk.annotating(url):
         desk.journal.record(Subject.FLAG, "on", "off", "<b>somebody</b> & co")
@@ -103,7 +103,9 @@ def test_the_flag_is_marked_as_well_and_what_looks_like_html_stays_text() -> Non
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 302])
-def test_annotation_rejected_by_grafana_is_skipped_for_the_next(code: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_grafana_annotation_rejected_with_4xx_or_redirect_is_skipped_and_logged_once(
+    code: int, caplog: pytest.LogCaptureFixture
+) -> None:
     refusal: Answer = (302, "/login") if code == 302 else (code, {"message": f"no, {TOKEN}"})
     desk = Desk(refusal, refusal, DONE)
     with serving(desk.answer) as url, desk.annotating(url):
@@ -115,7 +117,7 @@ def test_annotation_rejected_by_grafana_is_skipped_for_the_next(code: int, caplo
     assert TOKEN not in caplog.text
 
 
-def test_failed_annotations_are_retried_in_order_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_grafana_annotations_failing_with_503_or_429_are_retried_in_order(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     desk = Desk((503, {"message": "starting"}), (503, {"message": "starting"}), (429, {"message": "slow"}), DONE)
     with serving(desk.answer) as url, desk.annotating(url):
@@ -130,7 +132,9 @@ def test_failed_annotations_are_retried_in_order_and_logged_once(caplog: pytest.
     assert said[2] == "transitions are marked in Grafana again"
 
 
-def test_a_grafana_that_is_away_costs_a_counter_and_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_grafana_annotation_to_an_unreachable_server_is_counted_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     desk = Desk()
     with away() as url, desk.annotating(url):
         desk.step()
@@ -139,7 +143,7 @@ def test_a_grafana_that_is_away_costs_a_counter_and_one_line(caplog: pytest.LogC
     assert len([record for record in caplog.records if "gives no answer" in record.message]) == 1
 
 
-def test_a_grafana_that_hangs_delays_nobody_and_its_oldest_annotations_make_room() -> None:
+def test_grafana_annotation_queue_drops_oldest_without_blocking_while_grafana_hangs() -> None:
     go = threading.Event()
 
     def hang() -> Answer:
@@ -160,7 +164,7 @@ def test_a_grafana_that_hangs_delays_nobody_and_its_oldest_annotations_make_room
     assert [text.split()[-1] for text in desk.texts] == ["0", "97", "98", "99"]
 
 
-def test_a_grafana_that_hangs_is_given_up_after_a_while() -> None:
+def test_grafana_annotation_times_out_and_is_retried_when_grafana_hangs() -> None:
     go = threading.Event()
 
     def hang() -> Answer:
@@ -178,7 +182,7 @@ def test_a_grafana_that_hangs_is_given_up_after_a_while() -> None:
         go.set()
 
 
-def test_annotations_waiting_at_close_are_still_sent() -> None:
+def test_grafana_annotations_queued_at_close_are_still_sent() -> None:
     desk = Desk()
     with serving(desk.answer) as url, desk.annotating(url) as annotator:
         for number in range(5):
@@ -190,7 +194,7 @@ def test_annotations_waiting_at_close_are_still_sent() -> None:
         assert desk.told.annotations == ["sent"] * 5  # nothing is queued any more
 
 
-def test_closing_waits_no_longer_than_it_may_and_counts_what_is_lost() -> None:
+def test_annotator_close_returns_after_its_timeout_and_counts_dropped_annotations() -> None:
     go = threading.Event()
 
     def hang() -> Answer:
@@ -209,7 +213,7 @@ def test_closing_waits_no_longer_than_it_may_and_counts_what_is_lost() -> None:
         go.set()
 
 
-def test_closing_while_grafana_is_away_ends_at_once() -> None:
+def test_annotator_close_skips_the_retry_wait_while_grafana_is_unreachable() -> None:
     desk = Desk()
     with away() as url, desk.annotating(url, first_wait=60.0) as annotator:
         desk.step()
@@ -220,7 +224,7 @@ def test_closing_while_grafana_is_away_ends_at_once() -> None:
         assert desk.told.annotations == ["failed", "failed", "dropped"]
 
 
-def test_exception_in_the_annotator_fails_only_its_annotations() -> None:
+def test_annotator_counts_annotations_as_failed_on_an_internal_exception_and_still_closes() -> None:
     desk = Desk()
 
     def broken() -> str:
@@ -243,7 +247,7 @@ def test_exception_in_the_annotator_fails_only_its_annotations() -> None:
         ({"url": "https://grafana.example.org", "token": "two words"}, "annotations.grafana_token"),
     ],
 )
-def test_settings_that_cannot_work_or_would_tell_the_token_are_refused(settings: dict[str, str], said: str) -> None:
+def test_annotation_settings_refuse_bad_url_or_token_sent_over_plain_http(settings: dict[str, str], said: str) -> None:
     variables = {f"DRAFTD_ANNOTATIONS__GRAFANA_{name.upper()}": value for name, value in settings.items()}
     with pytest.raises(ConfigError) as refused:
         load_settings(None, {}, variables)
@@ -251,7 +255,7 @@ def test_settings_that_cannot_work_or_would_tell_the_token_are_refused(settings:
     assert "secret" not in refused.value.message
 
 
-def test_an_address_on_this_machine_or_none_at_all_will_do() -> None:
+def test_annotation_settings_accept_a_loopback_http_url_or_an_empty_url() -> None:
     assert AnnotationSettings(grafana_url="").grafana_url is None
     assert AnnotationSettings(grafana_url="http://127.0.0.1:3000/", grafana_token=SecretStr(TOKEN)).grafana_url == (
         "http://127.0.0.1:3000"

@@ -19,7 +19,7 @@ DRAFT, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 PROMPTS, OTHERS = (one_prompt("p", "a question"),), (one_prompt("p", "another"),)
 
 
-def test_probe_baselines_are_recalled_for_the_same_prompts_only() -> None:
+def test_probe_baselines_are_restored_only_for_the_same_probe_prompts() -> None:
     same, others, earlier = (ProbeBaselines.of(prompts) for prompts in (PROMPTS, OTHERS, PROMPTS))
     earlier.drafters = {DRAFT: Baseline(0.9, 0.01), LOOKUP: Baseline(0.3, 0.2)}
     for baselines in (same, others):
@@ -27,7 +27,7 @@ def test_probe_baselines_are_recalled_for_the_same_prompts_only() -> None:
     assert (same.drafters, others.drafters) == (earlier.drafters, {})
 
 
-def test_probe_after_restart_is_compared_with_baseline_saved_before_it() -> None:
+def test_probe_after_restart_is_compared_with_the_baseline_saved_before() -> None:
     with probe_runner(Answering(counts=counted(accepted=90, rollbacks=10))) as (runner, _):
         assert runner.probe(FULL, learn=True).result(SOON).verdict is ProbeVerdict.GOOD
         kept = runner.baselines.model_copy()
@@ -38,7 +38,7 @@ def test_probe_after_restart_is_compared_with_baseline_saved_before_it() -> None
             assert runner.probe(FULL).result(SOON).verdict is verdict
 
 
-def test_baselines_of_probes_are_saved_and_restored_with_the_rest() -> None:
+def test_probe_baselines_are_saved_and_restored_with_the_fallback_state() -> None:
     store = MemoryStore()
     first = Controlled(store)
     first.runner.baselines.forget()
@@ -53,7 +53,7 @@ def test_baselines_of_probes_are_saved_and_restored_with_the_rest() -> None:
         ({"drafters": {"draft_model": {"mean": 7, "spread": 0}}}, "probe_baselines.drafters.draft_model.mean: got 7"),
     ],
 )
-def test_a_baseline_that_cannot_be_read_is_named_and_leaves_the_rest(
+def test_unreadable_probe_baseline_is_logged_and_the_other_fallback_state_restored(
     changed: dict[str, object], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = MemoryStore()

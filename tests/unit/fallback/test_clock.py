@@ -21,7 +21,7 @@ from tests.unit.fallback.controlled import (
 HOUR = 3600.0
 
 
-def test_a_wall_clock_that_is_set_changes_nothing_and_sleep_counts() -> None:
+def test_fallback_clock_ignores_wall_clock_changes_and_counts_sleep() -> None:
     wall, slept, awake = 1_800_000_000.0, 0.0, 50.0
     clock = SteadyClock(lambda: wall, lambda: awake + slept, lambda: awake)
     assert clock() == 1_800_000_000.0
@@ -34,7 +34,7 @@ def test_a_wall_clock_that_is_set_changes_nothing_and_sleep_counts() -> None:
     assert clock.slept() == 0.0
 
 
-def test_a_hold_and_a_lease_run_out_while_the_machine_sleeps() -> None:
+def test_operator_hold_and_alert_lease_expire_while_the_machine_sleeps() -> None:
     controlled = Controlled()
     controlled.controller.hold(LIGHT_DRAFT, 1800.0)
     tell(controlled, notice(PLAIN))  # its lease is 1,000 seconds
@@ -46,7 +46,7 @@ def test_a_hold_and_a_lease_run_out_while_the_machine_sleeps() -> None:
     assert controlled.until(controlled.now + 5 * COOLDOWN) == TOP
 
 
-def test_duration_of_a_signal_does_not_count_sleep() -> None:
+def test_duration_of_critical_memory_signal_excludes_sleep_time() -> None:
     machine = Machine()
     controlled = Controlled(hardware=machine, critical_seconds=10)
     machine.reads(0, memory_pressure=MemoryPressure.CRITICAL)
@@ -59,7 +59,7 @@ def test_duration_of_a_signal_does_not_count_sleep() -> None:
     assert controlled.at(8 * HOUR + 13) == BOTTOM
 
 
-def test_state_shows_times_by_the_present_wall_clock() -> None:
+def test_fallback_state_times_follow_a_changed_wall_clock() -> None:
     controlled = Controlled()
     controlled.controller.hold(LIGHT_DRAFT, 600.0)
     tell(controlled, notice(PLAIN))

@@ -41,13 +41,13 @@ from tests.unit.fallback.controlled import (
 Sense = Callable[[Controlled], None]
 
 
-def test_level_does_not_move_while_acceptance_is_good() -> None:
+def test_fallback_level_does_not_move_while_acceptance_is_good() -> None:
     controlled = Controlled()
     assert controlled.traffic(20 * COOLDOWN, GOOD) == TOP
     assert controlled.told == []
 
 
-def test_poor_acceptance_leads_to_the_shortest_block_one_level_per_cooldown_and_good_probes_lead_back() -> None:
+def test_poor_acceptance_lowers_fallback_level_once_per_cooldown_and_good_probes_restore_it() -> None:
     controlled = Controlled()
     controlled.traffic(10 * COOLDOWN, GOOD)  # the baseline is learnt
     controlled.runner.verdict = ProbeVerdict.BAD
@@ -78,7 +78,7 @@ def test_poor_acceptance_leads_to_the_shortest_block_one_level_per_cooldown_and_
     assert "acceptance 0.20" in down.evidence
 
 
-def test_requests_that_do_not_pay_lead_to_autoregressive_decoding() -> None:
+def test_drafts_costing_more_than_they_save_lead_to_autoregressive_decoding() -> None:
     controlled = Controlled()
     while controlled.now < 12 * COOLDOWN and controlled.position != BOTTOM:
         controlled.traffic(controlled.now + WINDOW / 5, GOOD, break_even=200.0)
@@ -93,7 +93,7 @@ def test_requests_that_do_not_pay_lead_to_autoregressive_decoding() -> None:
         ("on_drafter_error", LIGHT, "drafter_errors", (2, frozenset({PROMPT_LOOKUP, GRAMMAR}))),
     ],
 )
-def test_repeated_errors_are_obeyed_at_once_by_running_requests_too(
+def test_repeated_drafter_or_verifier_errors_lower_running_requests_at_once(
     observed: str, level: int, signal: str, lowered: tuple[int, frozenset[DrafterName]]
 ) -> None:
     controlled = Controlled()
@@ -105,7 +105,7 @@ def test_repeated_errors_are_obeyed_at_once_by_running_requests_too(
     assert controlled.engine.lowered == [(*lowered, f"ladder: {signal}")]
 
 
-def test_the_rows_of_one_failed_step_are_one_failure() -> None:
+def test_verifier_errors_of_all_rows_of_one_batch_step_count_as_one_failure() -> None:
     controlled = Controlled()
     for n in range(8):
         controlled.requests.on_verifier_error(dataclasses.replace(a_request(), id=f"row {n}"), "out of memory")
@@ -115,7 +115,7 @@ def test_the_rows_of_one_failed_step_are_one_failure() -> None:
     assert controlled.at(2) == BOTTOM
 
 
-def test_memory_that_stays_critical_is_obeyed_at_once_and_its_end_lets_the_ladder_up() -> None:
+def test_sustained_critical_memory_disables_drafting_until_the_pressure_ends() -> None:
     machine = Machine()
     controlled = Controlled(hardware=machine, critical_seconds=10)
     for at in (0, 5, 9):
@@ -135,7 +135,7 @@ def test_memory_that_stays_critical_is_obeyed_at_once_and_its_end_lets_the_ladde
     assert controlled.engine.held == {DRAFT_MODEL}
 
 
-def test_a_probe_does_not_keep_weights_in_memory_that_is_critically_short() -> None:
+def test_critical_memory_unloads_draft_weights_even_while_borrowed_for_a_probe() -> None:
     machine = Machine()
     controlled = Controlled(hardware=machine, critical_seconds=0)
     controlled.controller.hold(PLAIN, None)
@@ -148,7 +148,7 @@ def test_a_probe_does_not_keep_weights_in_memory_that_is_critically_short() -> N
         assert controlled.engine.held == frozenset()
 
 
-def test_a_machine_that_is_not_read_any_more_is_not_critical_for_ever() -> None:
+def test_critical_memory_signal_expires_when_hardware_readings_stop() -> None:
     machine = Machine()
     controlled = Controlled(hardware=machine, critical_seconds=10)
     for at in (0, 5, 10):
@@ -160,7 +160,7 @@ def test_a_machine_that_is_not_read_any_more_is_not_critical_for_ever() -> None:
     assert controlled.asked_for() == {}
 
 
-def test_heat_leads_to_shorter_blocks_and_swapping_to_the_light_drafter() -> None:
+def test_heat_shortens_draft_blocks_and_swapping_selects_the_light_drafter() -> None:
     machine = Machine()
     controlled = Controlled(hardware=machine, thermal_seconds=60, swap_bytes=1000)
     for at in range(0, 301, 10):
@@ -175,7 +175,7 @@ def test_heat_leads_to_shorter_blocks_and_swapping_to_the_light_drafter() -> Non
     assert controlled.told[-1][2] == "swap"
 
 
-def test_bad_canaries_are_obeyed_at_once_and_only_good_ones_take_it_back() -> None:
+def test_bad_canaries_disable_drafting_until_a_good_canary_run() -> None:
     controlled = Controlled(canary_period_seconds=50)
     controlled.runner.quality = ProbeVerdict.BAD
     assert controlled.until(49) == TOP
@@ -190,7 +190,7 @@ def test_bad_canaries_are_obeyed_at_once_and_only_good_ones_take_it_back() -> No
     assert controlled.until(1000 + 6 * COOLDOWN) == TOP
 
 
-def test_bad_canaries_are_not_run_again_while_memory_is_critical() -> None:
+def test_bad_canaries_are_not_rerun_while_memory_is_critical() -> None:
     machine = Machine()
     controlled = Controlled(hardware=machine, critical_seconds=10, canary_period_seconds=50)
     controlled.runner.quality = ProbeVerdict.BAD
@@ -205,7 +205,7 @@ def test_bad_canaries_are_not_run_again_while_memory_is_critical() -> None:
     assert controlled.runner.tested == runs + 1
 
 
-def test_canaries_run_on_schedule_only_while_something_is_drafted() -> None:
+def test_canaries_run_on_schedule_except_at_the_autoregressive_level() -> None:
     controlled = Controlled(canary_period_seconds=50)
     tell(controlled, notice(PLAIN, hard=True))
     controlled.until(500)
@@ -216,7 +216,7 @@ def test_canaries_run_on_schedule_only_while_something_is_drafted() -> None:
     assert controlled.runner.tested == 10 - 1
 
 
-def test_an_alert_leads_down_and_its_resolve_makes_no_step() -> None:
+def test_firing_alert_lowers_fallback_level_and_resolving_it_alone_does_not_raise_it() -> None:
     controlled = Controlled()
     assert tell(controlled, notice(LIGHT_DRAFT)) == [Applied.ACCEPTED]
     assert controlled.position == SHORT
@@ -233,7 +233,7 @@ def test_an_alert_leads_down_and_its_resolve_makes_no_step() -> None:
     assert controlled.until(1500 + 6 * COOLDOWN) == TOP
 
 
-def test_a_critical_alert_binds_running_requests_and_runs_out_where_it_is_not_repeated() -> None:
+def test_critical_alert_lowers_running_requests_and_its_lease_expires_unless_repeated() -> None:
     controlled = Controlled()
     tell(controlled, notice(PLAIN, hard=True))
     assert controlled.position == BOTTOM
@@ -245,7 +245,7 @@ def test_a_critical_alert_binds_running_requests_and_runs_out_where_it_is_not_re
     assert controlled.position == BOTTOM
 
 
-def test_the_alert_source_ends_what_it_lists_no_more() -> None:
+def test_alert_lease_ends_when_the_polled_alert_list_no_longer_contains_it() -> None:
     controlled = Controlled()
     controlled.controller.apply_poll([notice(PLAIN)])
     controlled.at(1)
@@ -255,7 +255,7 @@ def test_the_alert_source_ends_what_it_lists_no_more() -> None:
     assert controlled.controller.state().leases == ()
 
 
-def test_canaries_on_demand_count_like_those_on_schedule() -> None:
+def test_bad_canary_run_on_demand_disables_drafting() -> None:
     controlled = Controlled()
     controlled.runner.quality = ProbeVerdict.BAD
     asked = controlled.controller.canaries()
@@ -269,7 +269,7 @@ def test_canaries_on_demand_count_like_those_on_schedule() -> None:
     assert canaries.scores == {DecodeMode.AUTOREGRESSIVE: 1.0, DecodeMode.SPECULATIVE: 0.0}
 
 
-def test_probes_and_canaries_are_no_evidence_and_neither_is_what_drafted_nothing() -> None:
+def test_probe_canary_and_undrafted_requests_do_not_move_the_fallback_level() -> None:
     controlled = Controlled()
     for at in range(0, 2000, 10):
         for origin in (Origin.PROBE, Origin.CANARY):
@@ -280,7 +280,7 @@ def test_probes_and_canaries_are_no_evidence_and_neither_is_what_drafted_nothing
     assert controlled.told == []
 
 
-def test_without_the_guard_only_alerts_and_canaries_move_it() -> None:
+def test_fallback_level_with_guard_disabled_ignores_measurements_and_follows_alerts() -> None:
     controlled = Controlled(guard=False)
     controlled.traffic(10 * COOLDOWN, GOOD)
     controlled.traffic(20 * COOLDOWN, POOR)
@@ -291,7 +291,7 @@ def test_without_the_guard_only_alerts_and_canaries_move_it() -> None:
     assert controlled.position == SHORT
 
 
-def test_while_the_engine_loads_nothing_is_tried_and_its_weights_are_asked_for_afterwards() -> None:
+def test_held_fallback_level_takes_effect_only_after_the_engine_has_loaded() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, PLAIN, hard=True)
     controlled.engine.not_serving = NotServing("loading")
@@ -304,14 +304,14 @@ def test_while_the_engine_loads_nothing_is_tried_and_its_weights_are_asked_for_a
     assert controlled.engine.held == {PROMPT_LOOKUP}
 
 
-def test_a_flood_of_ended_requests_is_bounded() -> None:
+def test_request_feed_keeps_at_most_4096_finished_requests() -> None:
     controlled = Controlled()
     for _ in range(10_000):
         controlled.request()
     assert len(controlled.requests.take()) == 4096
 
 
-def test_controller_state_shows_level_and_leading_signal() -> None:
+def test_fallback_controller_state_reports_level_leading_signal_and_leases() -> None:
     controlled = Controlled()
     tell(controlled, notice(LIGHT_DRAFT, hard=True))
     state = controlled.controller.state()
@@ -325,7 +325,7 @@ def test_controller_state_shows_level_and_leading_signal() -> None:
     assert controlled.told == [("full", "light_draft prompt_lookup", "alert")]
 
 
-def test_while_the_models_are_not_loaded_what_is_in_memory_is_not_known() -> None:
+def test_fallback_state_reports_loading_until_the_engine_serves() -> None:
     controlled = Controlled()
     controlled.engine.not_serving = NotServing("the model is still loading")
     controlled.at(1)

@@ -30,7 +30,7 @@ from tests.unit.fallback.controlled import (
 FALLEN = 0.55  # well below what was learnt, above the floor
 
 
-def test_a_probe_that_is_not_good_leaves_the_ladder_and_is_made_again_after_a_cooldown() -> None:
+def test_bad_probe_does_not_raise_the_level_and_is_repeated_after_a_cooldown() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, SHORT_BLOCK)
     controlled.runner.verdict = ProbeVerdict.BAD
@@ -39,7 +39,7 @@ def test_a_probe_that_is_not_good_leaves_the_ladder_and_is_made_again_after_a_co
     assert set(controlled.runner.probed) == {LADDER[TOP]}
 
 
-def test_a_drafter_that_does_not_pay_does_not_bar_the_way_to_one_that_does() -> None:
+def test_ladder_recovers_past_a_level_whose_drafter_fails_its_probe() -> None:
     controlled = Controlled()
     controlled.runner.verdicts[LADDER[LIGHT]] = ProbeVerdict.BAD
     tell_and_resolve(controlled, PLAIN, hard=True)
@@ -48,7 +48,7 @@ def test_a_drafter_that_does_not_pay_does_not_bar_the_way_to_one_that_does() -> 
     assert ("autoregressive", "short_block 2", "recovered") in controlled.told
 
 
-def test_where_every_drafter_was_bad_all_are_tried_again() -> None:
+def test_probing_starts_over_after_every_drafter_had_a_bad_probe() -> None:
     controlled = Controlled()
     controlled.runner.verdict = ProbeVerdict.BAD
     tell_and_resolve(controlled, PLAIN, hard=True)
@@ -57,7 +57,7 @@ def test_where_every_drafter_was_bad_all_are_tried_again() -> None:
     assert tried[:4] == [LADDER[LIGHT], LADDER[SHORTER], LADDER[LIGHT], LADDER[SHORTER]]
 
 
-def test_a_busy_daemon_spends_no_more_than_its_share_on_probes() -> None:
+def test_probes_on_a_busy_daemon_stay_within_the_configured_time_share() -> None:
     controlled = Controlled(probe_share=0.02)
     tell_and_resolve(controlled, SHORT_BLOCK)
     controlled.engine.active = 1
@@ -75,7 +75,7 @@ def test_a_busy_daemon_spends_no_more_than_its_share_on_probes() -> None:
     assert never.runner.probed == []
 
 
-def test_a_probe_that_a_step_overtook_lets_nothing_up() -> None:
+def test_good_probe_begun_before_a_step_down_does_not_raise_the_level() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, SHORT_BLOCK)
     controlled.runner.slow = True
@@ -88,7 +88,7 @@ def test_a_probe_that_a_step_overtook_lets_nothing_up() -> None:
     assert controlled.until(9 * COOLDOWN) == BOTTOM
 
 
-def test_a_probe_that_new_weights_overtook_lets_nothing_up() -> None:
+def test_good_probe_of_replaced_draft_weights_does_not_raise_the_level() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, SHORT_BLOCK)
     controlled.runner.slow = True
@@ -102,7 +102,7 @@ def test_a_probe_that_new_weights_overtook_lets_nothing_up() -> None:
     assert controlled.until(3 * COOLDOWN) == SHORT
 
 
-def test_level_whose_probe_failed_is_probed_again_after_a_step() -> None:
+def test_level_with_a_bad_probe_is_probed_first_again_after_a_level_change() -> None:
     controlled = Controlled()
     controlled.runner.verdicts[LADDER[LIGHT]] = ProbeVerdict.BAD
     controlled.runner.verdict = ProbeVerdict.TOO_FEW_SAMPLES
@@ -116,7 +116,7 @@ def test_level_whose_probe_failed_is_probed_again_after_a_step() -> None:
     assert controlled.runner.probed[:2] == [LADDER[LIGHT], LADDER[LIGHT]]
 
 
-def test_controller_at_the_top_learns_probe_baselines_once() -> None:
+def test_fallback_controller_at_top_level_measures_probe_baseline_once() -> None:
     controlled = Controlled()
     controlled.runner.unlearn()
     controlled.until(COOLDOWN - 1)
@@ -126,7 +126,7 @@ def test_controller_at_the_top_learns_probe_baselines_once() -> None:
     assert controlled.told == []
 
 
-def test_a_probe_that_teaches_nothing_is_repeated_more_rarely() -> None:
+def test_baseline_probe_without_a_result_is_repeated_at_growing_intervals() -> None:
     controlled = Controlled(longest_wait_seconds=8 * COOLDOWN)
     controlled.runner.unlearn()
     controlled.runner.teaches = False
@@ -134,7 +134,7 @@ def test_a_probe_that_teaches_nothing_is_repeated_more_rarely() -> None:
     assert 8 <= len(controlled.runner.learnt) <= 12
 
 
-def test_a_new_draft_is_probed_at_once_and_what_was_seen_of_the_old_one_is_forgotten() -> None:
+def test_reloaded_draft_is_probed_at_once_and_earlier_requests_do_not_count_against_it() -> None:
     controlled = Controlled()
     controlled.traffic(10 * COOLDOWN, GOOD)
     controlled.runner.verdict = ProbeVerdict.BAD
@@ -163,7 +163,7 @@ def test_a_new_draft_is_probed_at_once_and_what_was_seen_of_the_old_one_is_forgo
     assert controlled.controller.state().drift == {"code": 0.0}
 
 
-def test_a_new_draft_is_tried_before_what_it_has_not_changed_and_however_busy_the_daemon_is() -> None:
+def test_reloaded_draft_is_probed_first_even_on_a_busy_daemon_with_zero_probe_share() -> None:
     controlled = Controlled(probe_share=0)
     tell_and_resolve(controlled, PLAIN, hard=True)
     controlled.engine.active = 1
@@ -175,7 +175,7 @@ def test_a_new_draft_is_tried_before_what_it_has_not_changed_and_however_busy_th
     assert controlled.position == SHORTER
 
 
-def test_a_draft_that_cannot_be_read_anew_says_so_and_changes_nothing() -> None:
+def test_failed_draft_reload_raises_the_load_error_to_its_caller() -> None:
     controlled = Controlled()
     reloading = controlled.controller.reload_draft()
     controlled.engine.reloads[0].set_exception(ModelLoadError("the folder is empty"))
@@ -184,7 +184,7 @@ def test_a_draft_that_cannot_be_read_anew_says_so_and_changes_nothing() -> None:
         reloading.result(0)
 
 
-def test_a_probe_on_demand_says_what_it_found_and_there_is_none_above_the_top() -> None:
+def test_probe_on_demand_is_refused_at_top_level_or_while_another_runs() -> None:
     controlled = Controlled()
     with pytest.raises(NotNow, match="no level above"):
         controlled.controller.probe()
@@ -210,7 +210,7 @@ def drifting(controlled: Controlled) -> None:
     controlled.traffic(controlled.now + 2 * WINDOW, FALLEN)
 
 
-def test_drift_with_a_good_probe_is_other_traffic_and_its_baseline_is_learnt_anew() -> None:
+def test_acceptance_drift_with_a_good_probe_resets_the_baseline_and_keeps_the_level() -> None:
     controlled = Controlled()
     drifting(controlled)
     assert controlled.position == TOP
@@ -225,7 +225,7 @@ def test_drift_with_a_good_probe_is_other_traffic_and_its_baseline_is_learnt_ane
 
 
 @pytest.mark.parametrize("verdict", [ProbeVerdict.BAD, ProbeVerdict.FAILED, ProbeVerdict.TOO_FEW_SAMPLES])
-def test_drift_that_a_probe_does_not_speak_against_leads_down(verdict: ProbeVerdict) -> None:
+def test_acceptance_drift_without_a_good_probe_lowers_the_level(verdict: ProbeVerdict) -> None:
     controlled = Controlled()
     controlled.runner.verdict = verdict
     drifting(controlled)
@@ -234,7 +234,7 @@ def test_drift_that_a_probe_does_not_speak_against_leads_down(verdict: ProbeVerd
     assert controlled.runner.probed[0] == LADDER[TOP]
 
 
-def test_drift_leads_down_after_a_cooldown_where_no_probe_says_anything() -> None:
+def test_acceptance_drift_lowers_the_level_after_a_cooldown_if_its_probe_never_ends() -> None:
     controlled = Controlled()
     controlled.traffic(10 * COOLDOWN, GOOD)
     controlled.runner.slow = True
@@ -249,7 +249,7 @@ def test_drift_leads_down_after_a_cooldown_where_no_probe_says_anything() -> Non
     assert controlled.position == SHORT
 
 
-def test_drift_leads_down_at_once_where_nothing_is_known_to_compare_a_probe_with() -> None:
+def test_acceptance_drift_without_a_probe_baseline_lowers_the_level_unprobed() -> None:
     controlled = Controlled()
     controlled.runner.unlearn()
     controlled.runner.teaches = False
@@ -258,7 +258,7 @@ def test_drift_leads_down_at_once_where_nothing_is_known_to_compare_a_probe_with
     assert controlled.runner.probed == []
 
 
-def test_a_held_level_is_not_probed_for_drift_and_a_share_of_none_means_none() -> None:
+def test_acceptance_drift_is_not_probed_at_a_held_level_or_with_zero_probe_share() -> None:
     held = Controlled()
     held.traffic(10 * COOLDOWN, GOOD)
     held.controller.hold(FULL, None)
@@ -271,7 +271,7 @@ def test_a_held_level_is_not_probed_for_drift_and_a_share_of_none_means_none() -
     assert never.traffic(never.now + COOLDOWN, FALLEN) == SHORT
 
 
-def test_drift_of_prompt_lookup_needs_no_probe_for_it_has_no_weights() -> None:
+def test_acceptance_drift_of_prompt_lookup_resets_the_baseline_without_a_probe() -> None:
     controlled = Controlled()
     controlled.controller.hold(FallbackLevel.LIGHT_DRAFT, None)
     controlled.traffic(10 * COOLDOWN, GOOD)

@@ -49,7 +49,7 @@ def whole_story(controlled: Controlled) -> None:
     controlled.until(WHOLE + 20, every=5)
 
 
-def test_step_down_is_saved_before_it_applies_and_step_up_after() -> None:
+def test_fallback_step_down_is_saved_before_it_applies_and_step_up_after() -> None:
     trace = Trace()
     store = MemoryStore(trace)
     controlled = Controlled(store, trace=trace)
@@ -67,7 +67,7 @@ def test_step_down_is_saved_before_it_applies_and_step_up_after() -> None:
     ]  # fmt: skip
 
 
-def test_controller_killed_at_any_moment_restarts_no_higher() -> None:
+def test_fallback_controller_killed_at_any_moment_restarts_no_higher() -> None:
     trace = Trace()
     whole_story(Controlled(MemoryStore(trace), trace=trace))
     everything = list(trace.done)
@@ -110,7 +110,7 @@ def going(controlled: Controlled) -> int:
     return controlled.ladder.state.position
 
 
-def test_level_cause_clock_hold_leases_and_baselines_are_as_they_were() -> None:
+def test_fallback_restart_restores_level_cause_hold_leases_and_drift_baselines() -> None:
     store = MemoryStore()
     first = Controlled(store)
     first.traffic(10 * COOLDOWN, 0.8)
@@ -138,7 +138,7 @@ def test_level_cause_clock_hold_leases_and_baselines_are_as_they_were() -> None:
     assert third.position == LIGHT  # the hold has ended, the alert has not
 
 
-def test_controller_writes_no_state_before_a_change() -> None:
+def test_restarted_fallback_controller_writes_no_state_before_a_change() -> None:
     store = MemoryStore()
     tell(Controlled(store), notice(LIGHT_DRAFT, hard=True))
     store.failure = OSError(28, "No space left on device")
@@ -152,7 +152,7 @@ def test_controller_writes_no_state_before_a_change() -> None:
     assert second.controller.state().unsaved == ""
 
 
-def test_leases_that_ran_out_meanwhile_ask_for_nothing() -> None:
+def test_alert_leases_that_expired_during_downtime_are_dropped_at_restart() -> None:
     store = MemoryStore()
     tell(Controlled(store), notice(LIGHT_DRAFT, hard=True))
     later = Controlled(store, start=START + 1001)
@@ -162,7 +162,7 @@ def test_leases_that_ran_out_meanwhile_ask_for_nothing() -> None:
     assert later.until(3 * COOLDOWN + 5) == TOP
 
 
-def test_a_clock_that_went_back_meanwhile_counts_as_no_time() -> None:
+def test_clock_set_back_during_downtime_counts_as_zero_elapsed_time_for_the_ladder() -> None:
     store = MemoryStore()
     first = Controlled(store)
     tell(first, notice(LIGHT_DRAFT, hard=True))
@@ -177,7 +177,7 @@ def test_a_clock_that_went_back_meanwhile_counts_as_no_time() -> None:
     assert second.position == SHORTER
 
 
-def test_the_canaries_word_outlives_a_restart() -> None:
+def test_bad_canary_verdict_survives_a_restart() -> None:
     store = MemoryStore()
     first = Controlled(store, canary_period_seconds=50)
     first.runner.quality = ProbeVerdict.BAD
@@ -201,7 +201,7 @@ def test_the_canaries_word_outlives_a_restart() -> None:
         '{"version": 2, "at": 0, "level": {"kind": "sideways"}}',
     ],
 )
-def test_an_unreadable_state_is_put_aside_and_nothing_is_drafted(
+def test_unreadable_fallback_state_file_is_set_aside_and_drafting_starts_disabled(
     tmp_path: Path, raw: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "fallback.json"
@@ -218,14 +218,14 @@ def test_an_unreadable_state_is_put_aside_and_nothing_is_drafted(
     assert Controlled(StateStore(path), start=START + controlled.now).position == TOP
 
 
-def test_a_daemon_killed_before_it_saves_begins_no_higher(tmp_path: Path) -> None:
+def test_daemon_killed_with_an_unreadable_fallback_state_restarts_with_drafting_disabled(tmp_path: Path) -> None:
     path = tmp_path / "fallback.json"
     path.write_text("{")
     assert Controlled(StateStore(path)).position == BOTTOM  # and killed before its first look
     assert Controlled(StateStore(path)).position == BOTTOM
 
 
-def test_a_state_of_another_version_keeps_the_level_that_can_be_read(tmp_path: Path) -> None:
+def test_fallback_state_of_another_version_still_restores_its_level(tmp_path: Path) -> None:
     path = tmp_path / "fallback.json"
     tell(Controlled(StateStore(path)), notice(PLAIN, hard=True))
     document = json.loads(path.read_text())
@@ -233,7 +233,7 @@ def test_a_state_of_another_version_keeps_the_level_that_can_be_read(tmp_path: P
     assert Controlled(StateStore(path)).position == BOTTOM
 
 
-def test_frozen_baselines_outrank_learnt_ones_and_a_broken_file_of_them_is_refused(tmp_path: Path) -> None:
+def test_baseline_file_overrides_measured_acceptance_baselines_and_is_validated(tmp_path: Path) -> None:
     path = tmp_path / "baselines.json"
     path.write_text('{"version": 1, "baselines": {"draft_model/code": {"mean": 0.9, "spread": 0.01}}}')
     store = MemoryStore()
@@ -254,7 +254,7 @@ def test_frozen_baselines_outrank_learnt_ones_and_a_broken_file_of_them_is_refus
         Controlled(baseline=path)
 
 
-def test_a_state_that_cannot_be_saved_is_logged_once_and_counted(
+def test_unsavable_fallback_state_is_logged_once_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = MemoryStore()
@@ -275,14 +275,14 @@ def test_a_state_that_cannot_be_saved_is_logged_once_and_counted(
     assert Controlled(store, start=START + 12).position == BOTTOM
 
 
-def test_controller_saves_no_state_without_a_change() -> None:
+def test_fallback_controller_saves_only_its_initial_state_while_nothing_changes() -> None:
     store = MemoryStore()
     controlled = Controlled(store)
     controlled.until(100)
     assert [done for done in store.trace.done if done.startswith("save")] == ["save full 4"]
 
 
-def test_the_weights_of_a_lower_level_are_not_kept_once_the_engine_has_loaded() -> None:
+def test_restart_at_the_autoregressive_level_releases_draft_weights() -> None:
     store = MemoryStore()
     tell(Controlled(store), notice(PLAIN, hard=True))
     again = Controlled(store)
@@ -291,7 +291,7 @@ def test_the_weights_of_a_lower_level_are_not_kept_once_the_engine_has_loaded() 
     assert again.engine.held == frozenset[DrafterName]()
 
 
-def test_a_journal_that_ends_elsewhere_gets_the_level_in_force() -> None:
+def test_restart_adds_current_level_to_a_journal_that_ends_at_another_level() -> None:
     store, journal = MemoryStore(), Journal()
     tell(Controlled(store, journal=journal), notice(LIGHT_DRAFT, hard=True))
     assert Controlled(store, journal=journal).told == [("full", "light_draft prompt_lookup", "alert")]

@@ -47,13 +47,13 @@ def running() -> Iterator[Running]:
         yield controlled
 
 
-def test_a_notice_is_obeyed_when_its_sender_has_its_answer(running: Running) -> None:
+def test_alert_notice_has_lowered_the_level_when_its_sender_is_answered(running: Running) -> None:
     assert running.controller.notices([notice()]) == [Applied.ACCEPTED]
     assert running.position == BOTTOM
     assert running.controller.state().position == BOTTOM
 
 
-def test_alert_is_on_disk_before_its_sender_is_answered() -> None:
+def test_alert_notice_is_on_disk_before_its_sender_is_answered() -> None:
     store = MemoryStore()
     with Running(store) as running:
         running.controller.notices([notice()])
@@ -62,14 +62,14 @@ def test_alert_is_on_disk_before_its_sender_is_answered() -> None:
         assert store.document["level"]["kind"] == FallbackLevel.AUTOREGRESSIVE
 
 
-def test_a_hold_is_obeyed_when_it_returns_and_a_release_says_whether_there_was_one(running: Running) -> None:
+def test_hold_applies_before_it_returns_and_release_reports_whether_a_hold_existed(running: Running) -> None:
     running.controller.hold(FallbackLevel.LIGHT_DRAFT, None)
     assert running.position == LIGHT
     assert running.controller.release() is True
     assert running.controller.release() is False
 
 
-def test_errors_do_not_wait_for_the_next_look_and_samples_do() -> None:
+def test_verifier_error_wakes_fallback_controller_and_finished_request_does_not() -> None:
     controlled = Controlled()
     controlled.request()
     assert not controlled.requests.woken.is_set()
@@ -77,13 +77,13 @@ def test_errors_do_not_wait_for_the_next_look_and_samples_do() -> None:
     assert controlled.requests.woken.is_set()
 
 
-def test_controller_thread_obeys_an_error_that_wakes_it(running: Running) -> None:
+def test_fallback_controller_thread_disables_drafting_on_verifier_errors(running: Running) -> None:
     for _ in range(3):
         running.requests.on_verifier_error(a_request(), "broken")
     until(lambda: running.position == BOTTOM)
 
 
-def test_samples_are_taken_at_the_next_look(running: Running) -> None:
+def test_fallback_controller_thread_drains_finished_requests_at_its_next_check(running: Running) -> None:
     for _ in range(100):
         running.request()
     until(lambda: not running.requests._events)
@@ -102,7 +102,7 @@ class Stuck(MemoryStore):
         assert self.go_on.wait(30)
 
 
-def test_a_disk_that_hangs_keeps_a_caller_no_longer_than_a_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fallback_controller_with_hanging_disk_refuses_callers_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftd.fallback.controller._ANSWER_SECONDS", 0.05)
     store = Stuck()
     with Running(store) as running:
@@ -121,7 +121,7 @@ def test_a_disk_that_hangs_keeps_a_caller_no_longer_than_a_few_seconds(monkeypat
 
 
 @pytest.mark.parametrize("part", ["_look", "_shown"])
-def test_a_look_that_fails_is_logged_once_and_the_next_one_is_made(
+def test_fallback_check_that_fails_is_logged_once_and_repeated(
     part: str, running: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, look = 0, getattr(running.controller, part)
@@ -142,7 +142,7 @@ def test_a_look_that_fails_is_logged_once_and_the_next_one_is_made(
     until(lambda: running.controller.state().position == BOTTOM)
 
 
-def test_requests_to_a_closed_controller_are_refused() -> None:
+def test_closed_fallback_controller_refuses_calls_with_not_serving() -> None:
     running = Running()
     running.controller.start()
     assert running.controller.close(10)
@@ -152,11 +152,11 @@ def test_requests_to_a_closed_controller_are_refused() -> None:
     assert running.controller.close(1)
 
 
-def test_controller_closes_without_having_been_started() -> None:
+def test_fallback_controller_closes_without_having_been_started() -> None:
     assert Running().controller.close(0.1)
 
 
-def test_controller_saves_its_last_state_at_close() -> None:
+def test_fallback_controller_saves_its_last_state_at_close() -> None:
     store = MemoryStore()
     store.failure = OSError(28, "No space left on device")
     running = Running(store)
@@ -168,7 +168,7 @@ def test_controller_saves_its_last_state_at_close() -> None:
     assert store.document["level"]["kind"] == FallbackLevel.SHORT_BLOCK
 
 
-def test_many_threads_ask_at_once_and_each_has_its_own_answer(running: Running) -> None:
+def test_concurrent_alert_senders_each_receive_the_results_of_their_notices(running: Running) -> None:
     answers: dict[int, list[Applied]] = {}
 
     def ask(number: int) -> None:
@@ -182,7 +182,7 @@ def test_many_threads_ask_at_once_and_each_has_its_own_answer(running: Running) 
     assert answers == {number: [Applied.ACCEPTED, Applied.DUPLICATE] for number in range(40)}
 
 
-def test_request_feed_takes_events_without_blocking() -> None:
+def test_request_feed_takes_events_without_blocking_and_keeps_at_most_its_capacity() -> None:
     intake = RequestFeed(capacity=100)
     request = a_request()
     began = time.perf_counter()

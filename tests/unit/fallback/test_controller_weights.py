@@ -26,7 +26,7 @@ from tests.unit.fallback.controlled import (
 )
 
 
-def test_a_hold_outranks_everything_and_its_end_lets_the_ladder_go_on() -> None:
+def test_operator_hold_overrides_a_critical_alert_until_the_hold_expires() -> None:
     controlled = Controlled()
     controlled.controller.hold(SHORT_BLOCK, 500.0)
     assert controlled.position == SHORT
@@ -42,7 +42,7 @@ def test_a_hold_outranks_everything_and_its_end_lets_the_ladder_go_on() -> None:
     assert controlled.journal.latest(3)[0].evidence == "by an operator, until 2027-01-15 08:08:20 UTC"
 
 
-def test_a_hold_of_a_higher_level_waits_for_the_weights() -> None:
+def test_hold_of_a_higher_level_waits_until_draft_weights_are_loaded() -> None:
     controlled = Controlled()
     tell(controlled, notice(PLAIN, hard=True))
     assert controlled.engine.held == frozenset()
@@ -57,7 +57,7 @@ def test_a_hold_of_a_higher_level_waits_for_the_weights() -> None:
     assert controlled.controller.release() is False
 
 
-def test_a_hold_of_the_level_in_force_is_in_the_journal_too() -> None:
+def test_hold_of_the_current_level_is_recorded_in_the_journal() -> None:
     controlled = Controlled()
     controlled.controller.hold(FULL, None)
     controlled.controller.release()
@@ -65,7 +65,7 @@ def test_a_hold_of_the_level_in_force_is_in_the_journal_too() -> None:
     assert {transition.subject for transition in controlled.journal.latest(2)} == {Subject.LEVEL}
 
 
-def test_a_drafter_that_cannot_be_loaded_keeps_the_ladder_where_it_is() -> None:
+def test_draft_load_failure_prevents_step_up_and_is_retried_once_per_cooldown() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, PLAIN, hard=True)
     controlled.engine.failure = ModelLoadError("the folder is empty")
@@ -78,7 +78,7 @@ def test_a_drafter_that_cannot_be_loaded_keeps_the_ladder_where_it_is() -> None:
     assert controlled.until(20 * COOLDOWN) == TOP
 
 
-def test_weights_that_never_come_are_given_up_and_let_go_of() -> None:
+def test_draft_weights_that_never_finish_loading_are_given_up_and_released() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, PLAIN, hard=True)
     controlled.engine.slow = True
@@ -88,7 +88,7 @@ def test_weights_that_never_come_are_given_up_and_let_go_of() -> None:
     assert controlled.trace.done[-1] == "keep "
 
 
-def test_an_alert_while_the_weights_come_ends_the_climb() -> None:
+def test_alert_while_draft_weights_load_cancels_the_step_up() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, LIGHT_DRAFT, hard=True)
     controlled.engine.slow = True
@@ -101,7 +101,7 @@ def test_an_alert_while_the_weights_come_ends_the_climb() -> None:
     assert controlled.until(4 * COOLDOWN) == LIGHT
 
 
-def test_weights_that_were_on_their_way_before_a_step_down_are_asked_for_anew() -> None:
+def test_draft_load_interrupted_by_a_step_down_is_requested_again_on_step_up() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, LIGHT_DRAFT, hard=True)
     controlled.engine.slow = True

@@ -49,7 +49,7 @@ def learnt(acceptance: float, seed: int) -> Cusum:
     return state
 
 
-def test_a_baseline_is_learnt_from_as_many_samples_as_tell_it_from_chance() -> None:
+def test_drift_detector_sets_its_baseline_after_the_configured_number_of_samples() -> None:
     samples, state = requests(0.7, 1), Cusum()
     for _ in range(CUSUM.learn - 1):
         state = state.observe(next(samples), CUSUM)
@@ -61,7 +61,7 @@ def test_a_baseline_is_learnt_from_as_many_samples_as_tell_it_from_chance() -> N
     assert state.baseline.spread == pytest.approx(0.2, abs=0.08)
 
 
-def test_a_learnt_baseline_raises_few_false_alarms_even_where_chance_was_unkind() -> None:
+def test_drift_detector_with_measured_baselines_raises_at_most_20_false_alarms_in_60_runs() -> None:
     """At most 20 with 60 learnt baselines and 2,000 requests each; about 9 are to be expected."""
     alarms = 0
     for seed in range(60):
@@ -73,7 +73,7 @@ def test_a_learnt_baseline_raises_few_false_alarms_even_where_chance_was_unkind(
     assert alarms <= 20
 
 
-def test_a_fall_is_found_the_sooner_the_deeper_it_is() -> None:
+def test_drift_detector_finds_a_deep_drop_in_30_requests_and_a_mild_drop_in_160() -> None:
     """Medians over 60 pairs of seeds: .7 to .5, about one deviation, within 30 requests; .7 to .6 within 160."""
     found: dict[float, list[int]] = {0.5: [], 0.6: []}
     for seed in range(60):
@@ -84,7 +84,7 @@ def test_a_fall_is_found_the_sooner_the_deeper_it_is() -> None:
     assert statistics.median(found[0.6]) <= 160
 
 
-def test_steady_acceptance_raises_at_most_two_false_alarms() -> None:
+def test_drift_detector_with_known_baseline_raises_at_most_two_false_alarms() -> None:
     """With the baseline known, at most 2 false alarms in 20,000 requests; about 1.4 are to be expected."""
     alarms, state = 0, Cusum(Baseline(0.69, 0.19))
     samples = requests(0.7, 7)
@@ -95,7 +95,7 @@ def test_steady_acceptance_raises_at_most_two_false_alarms() -> None:
     assert alarms <= 2
 
 
-def test_a_rise_is_no_drift_and_one_odd_request_is_none() -> None:
+def test_drift_detector_ignores_rising_acceptance_and_a_single_bad_request() -> None:
     state = Cusum(Baseline(0.7, 0.2))
     for _ in range(100):
         state = state.observe(AcceptanceSample(40, 0), CUSUM)
@@ -104,7 +104,7 @@ def test_a_rise_is_no_drift_and_one_odd_request_is_none() -> None:
     assert not state.exceeds_limit(CUSUM)
 
 
-def test_recovery_is_seen_in_a_time_that_does_not_grow_with_the_damage() -> None:
+def test_drift_detector_recovers_within_60_good_requests_after_5000_bad_requests() -> None:
     state, bad, good = Cusum(Baseline(0.7, 0.2)), requests(0.2, 1), requests(0.7, 2)
     for _ in range(5000):
         state = state.observe(next(bad), CUSUM)
@@ -115,13 +115,15 @@ def test_recovery_is_seen_in_a_time_that_does_not_grow_with_the_damage() -> None
     assert count < 60
 
 
-def test_a_sample_too_short_to_say_anything_says_nothing() -> None:
+def test_drift_detector_ignores_samples_with_too_few_draft_tokens() -> None:
     for state in (Cusum(), Cusum(Baseline(0.9, 0.1), level=3.0)):
         assert state.observe(AcceptanceSample(0, CUSUM.least_reached - 1), CUSUM) == state
 
 
 @given(st.floats(0, 1), st.floats(0, 0.5), st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=80))
-def test_cusum_level_stays_in_range_for_any_samples(mean: float, spread: float, samples: list[tuple[int, int]]) -> None:
+def test_drift_detector_cusum_level_stays_in_range_for_any_samples(
+    mean: float, spread: float, samples: list[tuple[int, int]]
+) -> None:
     for state in (Cusum(Baseline(mean, spread)), Cusum()):
         for accepted, rollbacks in samples:
             state = state.observe(AcceptanceSample(accepted, rollbacks), CUSUM)
@@ -158,11 +160,11 @@ FEW: Callable[[], Floor] = lambda: windows(0.1, 0.1, requests=FLOOR.least_reques
         (windows(0.41, 0.41), False),
     ],
 )
-def test_acceptance_is_low_after_two_windows_in_a_row_below_the_floor(state: Floor, low: bool) -> None:
+def test_acceptance_is_low_after_two_consecutive_windows_below_the_floor(state: Floor, low: bool) -> None:
     assert state.low is low
 
 
-def test_an_hour_of_silence_closes_its_windows_and_a_clock_that_jumps_back_begins_anew() -> None:
+def test_acceptance_windows_reset_after_long_silence_or_a_clock_set_back() -> None:
     state = windows(0.3, 0.3).advance(FLOOR.window_seconds * 14, FLOOR)
     assert not state.low
     state = state.add(1, 2).advance(5.0, FLOOR)
