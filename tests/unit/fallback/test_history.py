@@ -30,7 +30,7 @@ def kept(journal: Journal) -> list[tuple[int, str]]:
     return [(transition.number, transition.current) for transition in journal.latest(100)]
 
 
-def test_a_new_run_knows_the_transitions_of_the_last_one_and_counts_on(tmp_path: Path) -> None:
+def test_transition_journal_file_is_continued_with_its_numbering_by_the_next_run(tmp_path: Path) -> None:
     first = opened(tmp_path / "history.jsonl")
     record(first, "a", "b")
     second = opened(tmp_path / "history.jsonl")
@@ -40,7 +40,7 @@ def test_a_new_run_knows_the_transitions_of_the_last_one_and_counts_on(tmp_path:
     assert (tmp_path / "history.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_files_are_bounded_and_the_latest_are_what_is_kept(tmp_path: Path) -> None:
+def test_transition_journal_files_are_bounded_and_keep_the_latest_transitions(tmp_path: Path) -> None:
     journal = opened(tmp_path / "history.jsonl", capacity=4)
     record(journal, *"abcdefghijk")
     lines = [len(path.read_text().splitlines()) for path in sorted(tmp_path.iterdir())]
@@ -52,7 +52,9 @@ def test_the_files_are_bounded_and_the_latest_are_what_is_kept(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("cut", [1, 2, 20, 60])
-def test_a_line_torn_by_a_kill_is_forgiven_and_the_next_one_is_whole(tmp_path: Path, cut: int) -> None:
+def test_transition_journal_skips_a_truncated_last_line_and_appends_a_whole_line_after_it(
+    tmp_path: Path, cut: int
+) -> None:
     path = tmp_path / "history.jsonl"
     record(opened(path), "a", "b", "c")
     path.write_bytes(path.read_bytes()[:-cut])
@@ -63,7 +65,7 @@ def test_a_line_torn_by_a_kill_is_forgiven_and_the_next_one_is_whole(tmp_path: P
 
 
 @pytest.mark.parametrize("room", [0, 1, 20, 60])
-def test_a_line_torn_by_a_full_disk_costs_no_other(tmp_path: Path, room: int) -> None:
+def test_transition_journal_loses_only_the_line_truncated_by_a_full_disk(tmp_path: Path, room: int) -> None:
     path = tmp_path / "history.jsonl"
     journal = opened(path)
     record(journal, "a")
@@ -92,7 +94,7 @@ def test_a_line_torn_by_a_full_disk_costs_no_other(tmp_path: Path, room: int) ->
         b"\xff",
     ],
 )
-def test_lines_that_cannot_be_read_are_left_out_and_told_of(
+def test_transition_journal_skips_and_logs_unreadable_lines(
     tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "history.jsonl"
@@ -102,7 +104,9 @@ def test_lines_that_cannot_be_read_are_left_out_and_told_of(
     assert "1 lines cannot be read" in caplog.text
 
 
-def test_journal_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_transition_journal_logs_a_write_failure_once_per_outage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     journal = opened(folder / "history.jsonl")
@@ -123,7 +127,7 @@ def test_journal_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: p
     assert kept(journal) == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
 
 
-def test_a_daemons_journal_goes_on_where_the_last_runs_ended(tmp_path: Path) -> None:
+def test_daemon_restores_journal_and_saved_state_of_its_previous_run(tmp_path: Path) -> None:
     settings = Settings(fallback=FallbackSettings(state_dir=tmp_path))
     first = PersistentState(settings, {})
     record(first.journal, "a")
@@ -135,7 +139,7 @@ def test_a_daemons_journal_goes_on_where_the_last_runs_ended(tmp_path: Path) -> 
     second.close()
 
 
-def test_a_journal_without_a_past_begins_at_one() -> None:
+def test_transition_numbers_start_at_one_or_after_the_last_restored_transition() -> None:
     journal = Journal()
     record(journal, "a")
     assert kept(journal) == [(1, "a")]

@@ -18,13 +18,13 @@ def ticking() -> Journal:
     return Journal(capacity=3, clock=lambda: next(ticks))
 
 
-def test_a_transition_is_kept_with_its_time_and_cause() -> None:
+def test_transition_journal_records_a_transition_with_time_cause_and_number() -> None:
     journal = ticking()
     journal.record(Subject.FLAG, "on", "off", "someone")
     assert journal.latest(5) == (Transition(BEGAN, Subject.FLAG, "on", "off", "someone", "", 1),)
 
 
-def test_only_the_latest_are_kept_and_they_come_oldest_first() -> None:
+def test_transition_journal_returns_the_latest_transitions_oldest_first_within_capacity() -> None:
     journal = ticking()
     for n in range(5):
         journal.record(Subject.LEVEL, str(n), str(n + 1), "")
@@ -33,7 +33,7 @@ def test_only_the_latest_are_kept_and_they_come_oldest_first() -> None:
     assert journal.latest(0) == ()
 
 
-def test_a_listener_hears_each_in_order_until_it_has_had_enough() -> None:
+def test_transition_journal_listener_receives_transitions_in_order_until_unsubscribed() -> None:
     journal, heard = ticking(), []
     end = journal.listen(lambda transition: heard.append(transition.current))
     journal.record(Subject.FLAG, "on", "off", "")
@@ -44,7 +44,9 @@ def test_a_listener_hears_each_in_order_until_it_has_had_enough() -> None:
     assert heard == ["off", "on"]
 
 
-def test_a_listener_that_fails_silences_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_journal_listener_does_not_stop_recording_or_the_next_listener(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     journal, heard = ticking(), []
 
     def fail(transition: Transition) -> None:
@@ -57,14 +59,14 @@ def test_a_listener_that_fails_silences_nobody(caplog: pytest.LogCaptureFixture)
     assert "a listener to the journal failed" in caplog.text
 
 
-def test_a_listener_may_look_into_the_journal() -> None:
+def test_journal_listener_can_read_the_transition_from_the_journal() -> None:
     journal, seen = ticking(), []
     journal.listen(lambda transition: seen.append(journal.latest(1)[0] is transition))
     journal.record(Subject.FLAG, "on", "off", "")
     assert seen == [True]
 
 
-def test_transitions_from_many_threads_are_all_told_in_the_order_they_are_kept() -> None:
+def test_journal_listener_hears_concurrent_transitions_in_the_recorded_order() -> None:
     journal, heard = Journal(capacity=400), []
     journal.listen(heard.append)
 

@@ -57,7 +57,7 @@ class Climb:
         return self.state.position
 
 
-def test_levels_are_full_shorter_blocks_lighter_drafters_and_none() -> None:
+def test_fallback_ladder_orders_full_shorter_blocks_light_drafter_and_autoregressive() -> None:
     assert (
         LadderLevel(FULL, 6, DRAFT_MODEL),
         LadderLevel(SHORT, 4, DRAFT_MODEL),
@@ -68,28 +68,28 @@ def test_levels_are_full_shorter_blocks_lighter_drafters_and_none() -> None:
     ) == LADDER
 
 
-def test_where_nothing_may_be_drafted_there_is_no_way_down() -> None:
+def test_fallback_ladder_with_zero_draft_tokens_has_a_single_level() -> None:
     ladder = ladder_levels(0, (4,), DRAFT_MODEL, (PROMPT_LOOKUP,))
     assert ladder == (LadderLevel(FULL, 0, DRAFT_MODEL),)
     assert move(LadderState(), ladder, [hard()], None, SETTINGS, 0.0) == LadderState()
 
 
 @pytest.mark.parametrize(("kind", "position"), [(FULL, 0), (SHORT, 3), (LIGHT, 4), (PLAIN, 5)])
-def test_a_signal_leads_to_the_last_level_of_its_kind(kind: FallbackLevel, position: int) -> None:
+def test_fallback_signal_targets_the_lowest_ladder_level_of_its_kind(kind: FallbackLevel, position: int) -> None:
     assert lowest(LADDER, kind) == position
 
 
-def test_a_kind_that_the_ladder_lacks_leads_to_the_next_lower() -> None:
+def test_fallback_signal_for_a_missing_level_kind_targets_the_next_lower_level() -> None:
     short = ladder_levels(4, (), DRAFT_MODEL, ())
     assert lowest(short, SHORT) == lowest(short, LIGHT) == 1
 
 
-def test_an_operator_gets_the_highest_level_of_a_kind() -> None:
+def test_operator_hold_targets_the_highest_ladder_level_of_its_kind() -> None:
     assert [highest(LADDER, level) for level in (FULL, SHORT, LIGHT, PLAIN)] == [0, 1, 4, 5]
     assert highest(ladder_levels(4, (), DRAFT_MODEL, ()), SHORT) == 1
 
 
-def test_a_lasting_soft_signal_goes_down_one_level_per_cooldown() -> None:
+def test_soft_signal_lowers_the_ladder_one_level_per_cooldown() -> None:
     climb = Climb()
     assert [climb.at(now, soft()) for now in (0, 50, 99, 100, 150, 200, 300, 400, 500, 600)] == [
         1, 1, 1, 2, 2, 3, 4, 5, 5, 5,
@@ -98,13 +98,13 @@ def test_a_lasting_soft_signal_goes_down_one_level_per_cooldown() -> None:
     assert [climb.at(now, soft(SHORT)) for now in (0, 100, 200, 300)] == [1, 2, 3, 3]
 
 
-def test_a_drafter_probed_in_vain_is_passed_over_until_all_were() -> None:
+def test_next_level_to_probe_skips_drafters_with_bad_probes_until_all_were_probed() -> None:
     assert to_probe(LADDER, 0, ()) is None
     assert [to_probe(LADDER, BOTTOM, tried) for tried in ((), {4}, {4, 3})] == [4, 3, 4]
     assert to_probe(LADDER, 3, {2}) == 2, "a longer block of a draft that is bad at a short one is not tried"
 
 
-def test_a_step_up_leads_no_further_than_its_probe() -> None:
+def test_ladder_step_up_goes_no_higher_than_the_probed_level() -> None:
     plain = LadderState(BOTTOM, since=0.0, signal=Signal(Cause.BREAK_EVEN, PLAIN))
     state = move(plain, LADDER, (), Permit(3, "it was good"), SETTINGS, 200.0)
     assert (state.position, state.signal) == (3, Signal(Cause.RECOVERED, SHORT, "it was good"))
@@ -113,7 +113,7 @@ def test_a_step_up_leads_no_further_than_its_probe() -> None:
     assert move(plain, LADDER, [soft(LIGHT)], Permit(3), SETTINGS, 200.0) == plain, "a signal binds"
 
 
-def test_a_hard_signal_is_obeyed_at_once() -> None:
+def test_hard_signal_lowers_the_ladder_at_once() -> None:
     climb = Climb()
     climb.at(0, soft())
     assert climb.at(1, soft(), hard()) == BOTTOM
@@ -121,12 +121,12 @@ def test_a_hard_signal_is_obeyed_at_once() -> None:
     assert hard().text == "memory: critical for 30 s"
 
 
-def test_lowest_level_of_all_signals_wins() -> None:
+def test_lowest_level_among_fallback_signals_wins() -> None:
     climb = Climb()
     assert climb.at(0, hard(SHORT), hard(LIGHT)) == 4
 
 
-def test_step_up_needs_the_wait_a_good_probe_and_no_signal() -> None:
+def test_ladder_step_up_needs_elapsed_wait_good_probe_and_no_signal() -> None:
     climb = Climb()
     climb.at(0, hard())
     assert climb.at(199, probe=True) == BOTTOM  # two cooldowns after a step down
@@ -138,7 +138,7 @@ def test_step_up_needs_the_wait_a_good_probe_and_no_signal() -> None:
     assert climb.at(300, probe=True) == BOTTOM - 2
 
 
-def test_relapses_double_the_wait_and_a_good_time_halves_it() -> None:
+def test_ladder_step_up_wait_doubles_per_relapse_and_halves_after_quiet_time() -> None:
     climb, now = Climb(), 0.0
     waits = []
     for _ in range(6):
@@ -157,7 +157,7 @@ def test_relapses_double_the_wait_and_a_good_time_halves_it() -> None:
     assert climb.at(now + 4001, soft()) == 1
 
 
-def test_a_hold_outranks_everything_until_it_is_over() -> None:
+def test_operator_hold_overrides_hard_signals_until_it_expires() -> None:
     climb = Climb(LadderState(hold=Hold(2, until=1000.0)))
     assert climb.at(0, hard()) == 2
     assert climb.at(999) == 2
@@ -165,7 +165,7 @@ def test_a_hold_outranks_everything_until_it_is_over() -> None:
     assert climb.at(1e9, hard()) == 0
 
 
-def test_a_hold_that_is_set_again_explains_the_level() -> None:
+def test_renewed_hold_becomes_the_recorded_cause_of_the_level() -> None:
     climb = Climb(LadderState(hold=Hold(2)))
     climb.at(0)
     climb.state = replace(climb.state, hold=Hold(2, until=1000.0))
@@ -185,7 +185,7 @@ def test_a_hold_that_is_set_again_explains_the_level() -> None:
         (3, 0, (), 0),  # it was held higher, and nothing speaks against it
     ],
 )
-def test_the_end_of_a_hold_leads_at_once_to_what_signals_allow(
+def test_expired_hold_moves_the_ladder_at_once_to_the_level_that_signals_allow(
     before: int, held: int, signals: tuple[Signal, ...], then: int
 ) -> None:
     climb = Climb(LadderState(before, hold=Hold(held, until=1000.0, before=before)))
@@ -213,7 +213,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(EVENTS)
-def test_ladder_climbs_by_one_after_waiting_and_falls_at_once(
+def test_ladder_rises_one_level_after_its_wait_and_falls_at_once_on_hard_signals(
     events: list[tuple[float, list[Signal], bool]],
 ) -> None:
     climb, now = Climb(), 0.0
@@ -239,7 +239,9 @@ def test_ladder_climbs_by_one_after_waiting_and_falls_at_once(
 
 @settings(max_examples=200, deadline=None)
 @given(EVENTS)
-def test_ladder_returns_to_the_top_from_any_state(events: list[tuple[float, list[Signal], bool]]) -> None:
+def test_ladder_returns_to_top_level_from_any_state_with_good_probes(
+    events: list[tuple[float, list[Signal], bool]],
+) -> None:
     """From any state, quiet and good probes lead back to the top in bounded time."""
     climb, now = Climb(), 0.0
     for seconds, signals, probe in events:
@@ -253,7 +255,7 @@ def test_ladder_returns_to_the_top_from_any_state(events: list[tuple[float, list
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["fine", "soft", "hard"]), min_size=50, max_size=400))
-def test_ladder_does_not_flap_whatever_the_causes_do(course: list[str]) -> None:
+def test_ladder_does_not_flap_under_random_signals_with_good_probes(course: list[str]) -> None:
     """Causes come and go at random, as hard as they like, and probes are always good."""
     causes: dict[str, list[Signal]] = {"fine": [], "soft": [soft(SHORT)], "hard": [hard()]}
     climb = Climb()
@@ -262,7 +264,7 @@ def test_ladder_does_not_flap_whatever_the_causes_do(course: list[str]) -> None:
     assert flaps(climb.steps, SETTINGS.cooldown) == []
 
 
-def test_a_cause_that_comes_back_is_let_up_less_often() -> None:
+def test_ladder_steps_up_at_growing_intervals_while_a_cause_recurs() -> None:
     climb = Climb()
     for now in range(0, 20_000, 10):
         climb.at(float(now), *([soft(SHORT)] if climb.state.position == 0 else []), probe=True)

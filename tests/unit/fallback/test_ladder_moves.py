@@ -11,12 +11,12 @@ DRIFT = Signal(Cause.ACCEPTANCE_DRIFT, FallbackLevel.SHORT_BLOCK, "0.31 in two w
 MEMORY = Signal(Cause.MEMORY, FallbackLevel.AUTOREGRESSIVE)
 
 
-def test_the_top_is_in_force_at_first() -> None:
+def test_fallback_ladder_starts_at_its_top_level() -> None:
     ladder = Ladder(LADDER)
     assert (ladder.position, ladder.level) == (0, LADDER[0])
 
 
-def test_a_change_and_its_cause_are_in_the_journal() -> None:
+def test_ladder_level_changes_are_journalled_with_their_cause() -> None:
     journal = Journal()
     ladder = Ladder(LADDER, journal)
     assert ladder.move(2, DRIFT)
@@ -29,7 +29,7 @@ def test_a_change_and_its_cause_are_in_the_journal() -> None:
     ]
 
 
-def test_a_level_that_is_in_force_keeps_its_first_cause() -> None:
+def test_ladder_move_to_the_current_level_records_no_transition() -> None:
     journal = Journal()
     ladder = Ladder(LADDER, journal)
     ladder.move(3, DRIFT)
@@ -37,7 +37,7 @@ def test_a_level_that_is_in_force_keeps_its_first_cause() -> None:
     assert [transition.cause for transition in journal.latest(5)] == [DRIFT.cause]
 
 
-def test_an_earlier_runs_level_is_restored_without_a_transition() -> None:
+def test_ladder_level_restored_at_start_is_not_journalled() -> None:
     journal = Journal()
     ladder = Ladder(LADDER, journal)
     ladder.position = 2

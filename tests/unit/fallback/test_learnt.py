@@ -21,7 +21,7 @@ def file_of(path: Path, of: Mapping[str, Any] = HERE) -> LearntFile:
     return LearntFile(StateStore(path), lambda: of)
 
 
-def test_learnt_file_is_found_again_and_private(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_draft_cost_file_is_read_back_and_private_to_its_user(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "learnt.json"
     assert file_of(path).load() is None
     assert file_of(path).save(LEARNT)
@@ -39,7 +39,7 @@ def test_learnt_file_is_found_again_and_private(tmp_path: Path, caplog: pytest.L
         ({"target": {"path": "u", "files": {}}}, None),
     ],
 )
-def test_learnt_costs_of_another_pair_are_kept_and_not_used(
+def test_draft_costs_of_another_model_pair_or_machine_are_not_used_but_stay_in_the_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: dict[str, Any], named: str | None
 ) -> None:
     path = tmp_path / "learnt.json"
@@ -53,7 +53,7 @@ def test_learnt_costs_of_another_pair_are_kept_and_not_used(
     assert file_of(path, HERE | change).load() == {"version": 1, "other": True}
 
 
-def test_the_pairs_that_were_kept_last_are_kept(tmp_path: Path) -> None:
+def test_draft_cost_file_keeps_the_eight_most_recently_saved_model_pairs(tmp_path: Path) -> None:
     path = tmp_path / "learnt.json"
     for cores in range(1, 12):
         mine = file_of(path, HERE | {"cores": cores})
@@ -64,7 +64,7 @@ def test_the_pairs_that_were_kept_last_are_kept(tmp_path: Path) -> None:
     assert found == [11, 10, 9, 8, 7, 6, 5, 4]
 
 
-def test_daemons_of_two_pairs_keep_both_in_one_file(tmp_path: Path) -> None:
+def test_draft_cost_file_shared_by_two_daemons_keeps_costs_of_both_model_pairs(tmp_path: Path) -> None:
     path = tmp_path / "learnt.json"
     one, other = file_of(path), file_of(path, HERE | {"cores": 4})
     for each in (one, other):
@@ -75,7 +75,7 @@ def test_daemons_of_two_pairs_keep_both_in_one_file(tmp_path: Path) -> None:
     assert (file_of(path).load(), file_of(path, HERE | {"cores": 4}).load()) == ({"n": 3}, {"n": 2})
 
 
-def test_a_pair_that_became_another_meanwhile_takes_the_place_of_that(tmp_path: Path) -> None:
+def test_draft_costs_saved_after_a_draft_reload_are_stored_for_the_new_model_pair(tmp_path: Path) -> None:
     """A reloaded draft makes another pair."""
     path, before, after = tmp_path / "learnt.json", HERE, HERE | {"draft": {"path": "d", "files": {}}}
     file_of(path, after).save({"n": 1})
@@ -97,7 +97,7 @@ def test_a_pair_that_became_another_meanwhile_takes_the_place_of_that(tmp_path: 
         ('{"version": 1, "pairs": [{"of": {}, "learnt": 3}]}', "pairs[0].learnt: got 3"),
     ],
 )
-def test_a_damaged_file_is_put_aside_and_said_to_be(
+def test_damaged_draft_cost_file_is_renamed_broken_and_logged_with_the_fault(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, named: str
 ) -> None:
     path = tmp_path / "learnt.json"
@@ -134,7 +134,7 @@ class Disk(StateStore):
         return [document["pairs"][0]["learnt"] for document in self.documents]
 
 
-def test_learnt_file_is_saved_only_where_it_changed(caplog: pytest.LogCaptureFixture) -> None:
+def test_draft_cost_file_is_saved_only_when_costs_changed(caplog: pytest.LogCaptureFixture) -> None:
     disk, asked, known = Disk(), threading.Semaphore(0), [None, {"n": 1}, {"n": 1}, {"n": 2}]
 
     def learnt() -> Mapping[str, Any] | None:
@@ -149,7 +149,7 @@ def test_learnt_file_is_saved_only_where_it_changed(caplog: pytest.LogCaptureFix
     assert disk.kept == [{"n": 1}, {"n": 2}]
 
 
-def test_learnt_file_is_saved_a_last_time_at_close() -> None:
+def test_draft_cost_file_is_saved_a_last_time_at_close() -> None:
     disk = Disk()
     keeper = LearntFile(disk, lambda: HERE, period=3600)
     keeper.start(lambda: LEARNT)
@@ -158,7 +158,7 @@ def test_learnt_file_is_saved_a_last_time_at_close() -> None:
     assert LearntFile(disk, lambda: HERE).close(0.0), "one that never began is over"
 
 
-def test_a_disk_that_is_full_is_said_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_draft_cost_file_on_a_full_disk_is_logged_once_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk()
     disk.full = True
     asked = threading.Semaphore(0)
@@ -179,7 +179,7 @@ def test_a_disk_that_is_full_is_said_once_and_tried_again(caplog: pytest.LogCapt
     assert keeper.close(10)
 
 
-def test_learnt_file_survives_a_failing_source(caplog: pytest.LogCaptureFixture) -> None:
+def test_draft_cost_file_logs_an_exception_while_collecting_costs_and_closes(caplog: pytest.LogCaptureFixture) -> None:
     def learnt() -> Mapping[str, Any]:
         raise RuntimeError("on purpose")
 
@@ -189,7 +189,7 @@ def test_learnt_file_survives_a_failing_source(caplog: pytest.LogCaptureFixture)
     assert "what was learnt cannot be saved" in caplog.messages
 
 
-def test_closing_the_learnt_file_waits_no_longer_than_its_limit() -> None:
+def test_closing_the_draft_cost_file_waits_no_longer_than_its_limit() -> None:
     stuck = threading.Event()
 
     def learnt() -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ def applied(*notices: Notice, leases: Leases | None = None, now: float = 0.0) ->
     return leases, results
 
 
-def test_a_firing_alert_asks_for_its_level_until_it_resolves() -> None:
+def test_firing_alert_lease_asks_for_its_level_until_resolved() -> None:
     leases, results = applied(FIRES)
     assert results == [Applied.ACCEPTED]
     evidence = "DraftdSwapRising has fired since 2023-11-14 22:13:20 UTC"
@@ -39,7 +39,7 @@ def test_a_firing_alert_asks_for_its_level_until_it_resolves() -> None:
     assert leases.signals() == ()
 
 
-def test_lease_expires_unless_its_alert_is_repeated() -> None:
+def test_alert_lease_expires_unless_its_alert_is_repeated() -> None:
     leases, _ = applied(FIRES)
     leases, result = leases.apply(FIRES, 60.0, LEASE)
     assert result is Applied.RENEWED
@@ -62,7 +62,7 @@ def test_lease_expires_unless_its_alert_is_repeated() -> None:
         ((FIRES, AGAIN, ENDS), [Applied.ACCEPTED, Applied.ACCEPTED, Applied.STALE], True),
     ],
 )
-def test_duplicates_and_another_order_change_nothing(
+def test_duplicate_and_reordered_alert_notices_do_not_change_the_active_leases(
     notices: tuple[Notice, ...], results: list[Applied], holds: bool
 ) -> None:
     leases, found = applied(*notices)
@@ -70,7 +70,7 @@ def test_duplicates_and_another_order_change_nothing(
     assert bool(leases.signals()) == holds
 
 
-def test_the_lowest_level_comes_first_and_hardness_is_kept() -> None:
+def test_alert_lease_signals_are_sorted_lowest_level_first_and_keep_their_hard_flag() -> None:
     leases, _ = applied(FIRES, Notice("B", "b", True, BEGAN, PLAIN, hard=True), Notice("C", "c", True, BEGAN, SHORT))
     assert [(signal.asks_for, signal.hard) for signal in leases.signals()] == [
         (PLAIN, True),
@@ -79,13 +79,13 @@ def test_the_lowest_level_comes_first_and_hardness_is_kept() -> None:
     ]
 
 
-def test_an_alert_whose_level_was_edited_asks_for_the_new_one() -> None:
+def test_alert_repeated_with_another_level_replaces_the_level_of_its_lease() -> None:
     leases, results = applied(FIRES, replace(FIRES, level=PLAIN, hard=True))
     assert results == [Applied.ACCEPTED, Applied.ACCEPTED]
     assert [(signal.asks_for, signal.hard) for signal in leases.signals()] == [(PLAIN, True)]
 
 
-def test_there_is_a_bound_and_what_is_held_can_still_be_renewed_and_ended() -> None:
+def test_alert_leases_are_limited_to_256_and_active_leases_can_still_renew_and_end() -> None:
     many = [Notice("X", f"x{i}", True, BEGAN, SHORT) for i in range(256)]
     leases, _ = applied(*many)
     leases, results = applied(FIRES, leases=leases)
@@ -98,13 +98,13 @@ def test_there_is_a_bound_and_what_is_held_can_still_be_renewed_and_ended() -> N
     assert result is Applied.ACCEPTED, "all had run out"
 
 
-def test_ended_alerts_are_remembered_within_a_bound() -> None:
+def test_alert_leases_remember_at_most_256_ended_alerts() -> None:
     leases, _ = applied(*[Notice("X", f"x{i}", False, BEGAN, SHORT) for i in range(1000)])
     assert len(leases.ended) == 256
     assert "x999" in leases.ended
 
 
-def test_a_poll_renews_what_is_listed_and_ends_what_it_listed_before() -> None:
+def test_alert_poll_renews_listed_leases_and_ends_leases_it_no_longer_lists() -> None:
     leases = Leases().reconcile([FIRES], 0.0, LEASE).reconcile([FIRES], 90.0, LEASE)
     assert leases.expire(189.0).signals()
     leases = leases.reconcile([], 91.0, LEASE)
@@ -112,13 +112,13 @@ def test_a_poll_renews_what_is_listed_and_ends_what_it_listed_before() -> None:
     assert leases.reconcile([AGAIN], 92.0, LEASE).signals()
 
 
-def test_a_poll_leaves_alone_what_it_never_listed() -> None:
+def test_alert_poll_does_not_end_leases_received_by_webhook() -> None:
     leases, _ = applied(FIRES)
     assert leases.reconcile([], 50.0, LEASE).signals(), "another sender's, perhaps"
     assert not leases.reconcile([], 101.0, LEASE).signals(), "but not beyond its time"
 
 
-def test_polled_alert_holds_until_it_is_no_longer_listed() -> None:
+def test_polled_alert_reopens_a_resolved_lease_until_no_longer_listed() -> None:
     leases, _ = applied(FIRES, ENDS)
     leases = leases.reconcile([FIRES], 1.0, LEASE)  # a silence was lifted
     assert leases.signals()
@@ -127,7 +127,9 @@ def test_polled_alert_holds_until_it_is_no_longer_listed() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 6))
-def test_any_order_and_any_number_of_copies_ends_where_the_right_order_ends(seed: int, episodes: int) -> None:
+def test_shuffled_and_duplicated_alert_notices_end_in_the_same_leases_as_ordered_notices(
+    seed: int, episodes: int
+) -> None:
     dice = random.Random(seed)
     course = []
     for number in range(episodes):
@@ -141,7 +143,9 @@ def test_any_order_and_any_number_of_copies_ends_where_the_right_order_ends(seed
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 5), st.floats(-10, 60)), max_size=60))
-def test_no_lease_outlasts_its_last_notice(events: list[tuple[int, bool, int, float]]) -> None:
+def test_alert_lease_never_outlasts_its_last_notice_by_more_than_its_duration(
+    events: list[tuple[int, bool, int, float]],
+) -> None:
     leases, now, latest = Leases(), 0.0, 0.0
     for which, firing, began, seconds in events:
         now += seconds

@@ -20,7 +20,7 @@ def asked(engine: FakeEngine) -> list[str]:
     return [done.removeprefix("keep ") for done in engine.trace.done]
 
 
-def test_a_level_needs_its_drafter_and_the_draft_model_down_to_short_block() -> None:
+def test_ladder_level_requires_its_drafter_and_above_light_draft_the_draft_model() -> None:
     assert needed_drafters(LADDER[TOP]) == needed_drafters(LADDER[SHORTER]) == {DRAFT}
     assert needed_drafters(LADDER[LIGHT]) == {LOOKUP}
     assert needed_drafters(LADDER[BOTTOM]) == frozenset()
@@ -28,7 +28,7 @@ def test_a_level_needs_its_drafter_and_the_draft_model_down_to_short_block() -> 
     assert needed_drafters(LadderLevel(FallbackLevel.LIGHT_DRAFT, 2, LIGHTER)) == {LIGHTER}
 
 
-def test_the_engine_is_asked_once_for_what_stays_the_same() -> None:
+def test_drafter_weights_are_requested_from_the_engine_only_on_change() -> None:
     engine = FakeEngine()
     drafters = LoadedDrafters(engine)
     for position in (TOP, SHORTER, SHORTER, BOTTOM):
@@ -38,7 +38,7 @@ def test_the_engine_is_asked_once_for_what_stays_the_same() -> None:
     assert engine.held == frozenset()
 
 
-def test_prepared_drafter_is_held_beside_the_current_one() -> None:
+def test_drafter_prepared_for_a_step_up_is_loaded_beside_the_current_drafter() -> None:
     engine = FakeEngine()
     drafters = LoadedDrafters(engine)
     drafters.hold(LADDER[LIGHT])
@@ -48,7 +48,7 @@ def test_prepared_drafter_is_held_beside_the_current_one() -> None:
     assert engine.held == {DRAFT}
 
 
-def test_borrowed_drafter_stays_until_its_last_borrower_returns_it() -> None:
+def test_borrowed_drafter_stays_loaded_until_its_last_borrower_returns_it() -> None:
     engine = FakeEngine()
     drafters = LoadedDrafters(engine)
     drafters.hold(LADDER[BOTTOM])
@@ -76,7 +76,7 @@ def test_revoked_drafter_is_unloaded_although_borrowed() -> None:
         assert engine.held == {DRAFT, LOOKUP}
 
 
-def test_borrower_waits_until_the_weights_are_loaded() -> None:
+def test_drafter_borrower_waits_until_weights_are_loaded() -> None:
     engine = FakeEngine()
     engine.slow = True
     drafters = LoadedDrafters(engine)
@@ -96,7 +96,7 @@ def test_borrower_waits_until_the_weights_are_loaded() -> None:
     assert asked(engine) == ["draft_model", ""]
 
 
-def test_weights_that_cannot_be_had_are_said_so_and_not_borrowed() -> None:
+def test_borrowing_drafter_weights_raises_when_loading_fails_or_times_out() -> None:
     engine = FakeEngine()
     engine.failure = ModelLoadError("the folder is empty")
     drafters = LoadedDrafters(engine, load_seconds=0.1)
@@ -112,7 +112,7 @@ def test_weights_that_cannot_be_had_are_said_so_and_not_borrowed() -> None:
         raise AssertionError("lent")
 
 
-def test_a_levels_own_weights_that_cannot_be_had_are_tried_again_after_a_while_and_told_once(
+def test_failed_load_of_the_current_level_drafter_is_retried_later_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine, now = FakeEngine(), 0.0
@@ -129,7 +129,7 @@ def test_a_levels_own_weights_that_cannot_be_had_are_tried_again_after_a_while_a
     assert engine.held == {DRAFT}
 
 
-def test_an_engine_that_loads_is_asked_again_when_it_serves() -> None:
+def test_drafter_weights_are_requested_once_a_loading_engine_serves() -> None:
     engine = FakeEngine()
     engine.not_serving = NotServing("loading")
     drafters = LoadedDrafters(engine)

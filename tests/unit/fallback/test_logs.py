@@ -14,7 +14,7 @@ LOG = logging.getLogger("test")
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_last_state_that_is_told_is_the_present_one(seed: int) -> None:
+def test_rate_limited_state_log_ends_on_the_current_state_and_counts_skipped_changes(seed: int) -> None:
     dice, clock, told = random.Random(seed), Clock(), list[tuple[int, int]]()
     changes = LimitedChanges[int](lambda state, left_out: told.append((state, left_out)), clock)
     count = dice.randrange(1, 500)
@@ -28,7 +28,7 @@ def test_the_last_state_that_is_told_is_the_present_one(seed: int) -> None:
     assert len(told) + sum(left_out for _, left_out in told) == count, "what was left out is counted"
 
 
-def test_a_few_changes_are_told_at_once() -> None:
+def test_rate_limited_state_log_reports_the_first_ten_changes_at_once() -> None:
     states = list[tuple[str, int]]()
     changes = LimitedChanges[str](lambda state, left_out: states.append((state, left_out)), Clock())
     for state in ("up", "down") * 5:
@@ -39,7 +39,7 @@ def test_a_few_changes_are_told_at_once() -> None:
     assert changes.settle() == pytest.approx(30.0)
 
 
-def test_an_outage_is_logged_once_for_each_cause(caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_log_reports_each_cause_once_and_recovery_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     outage = OutageLog(LOG, Clock())
     outage.clear("it works again")
@@ -50,7 +50,9 @@ def test_an_outage_is_logged_once_for_each_cause(caplog: pytest.LogCaptureFixtur
     assert caplog.messages == ["no alerts: refused", "no alerts: status 401", "it works again"]
 
 
-def test_an_outage_that_flaps_ends_on_a_true_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_flapping_outage_log_ends_on_the_current_state_with_a_count_of_skipped_changes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     clock = Clock()
     outage = OutageLog(LOG, clock)
@@ -64,7 +66,7 @@ def test_an_outage_that_flaps_ends_on_a_true_line(caplog: pytest.LogCaptureFixtu
     assert caplog.messages[-1] == "no alerts (190 more changes since the last line)"
 
 
-def test_a_flood_from_many_origins_is_bounded_and_hides_no_other_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_rate_limited_log_bounds_lines_per_reason_across_origins(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     limited = RateLimitedLog(LOG, seconds=30.0, clock=clock, most=4)
     for number in range(1000):
