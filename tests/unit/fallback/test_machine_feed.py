@@ -19,7 +19,7 @@ def reading(at: float, pressure: MemoryPressure | None = None, thermal: ThermalL
     return HardwareState(HardwareSample(memory_pressure=pressure, thermal_level=thermal), at, swap_ins=7)
 
 
-def test_a_reading_is_taken_once_and_what_is_not_known_is_not_made_up() -> None:
+def test_machine_feed_yields_each_hardware_reading_once_with_unknown_values_as_none() -> None:
     view = View()
     feed = MachineFeed(view, lambda: 0.0)
     assert feed.reading() is None
@@ -32,7 +32,7 @@ def test_a_reading_is_taken_once_and_what_is_not_known_is_not_made_up() -> None:
     assert feed.reading() == MachineReading(True, True, 7)
 
 
-def test_when_readings_stop_it_says_once_that_all_is_well_and_begins_again_with_the_next() -> None:
+def test_machine_feed_reports_no_pressure_once_when_hardware_readings_stop() -> None:
     now, view = 0.0, View(reading(0.0, MemoryPressure.CRITICAL))
     feed = MachineFeed(view, lambda: now)
     assert feed.reading() == MachineReading(True, None, 7)
@@ -45,7 +45,7 @@ def test_when_readings_stop_it_says_once_that_all_is_well_and_begins_again_with_
     assert feed.reading() == MachineReading(True, None, 7)
 
 
-def test_a_slow_period_is_no_end_of_readings() -> None:
+def test_machine_feed_does_not_report_end_of_readings_during_a_long_reading_period() -> None:
     now, view = 0.0, View(reading(0.0))
     feed = MachineFeed(view, lambda: now)
     feed.reading()

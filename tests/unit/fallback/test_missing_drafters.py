@@ -37,7 +37,7 @@ def without_draft(*drafters: DrafterName, **settings: object) -> Controlled:
     return controlled
 
 
-def test_levels_without_a_drafter_are_not_probed() -> None:
+def test_probe_of_a_level_with_missing_drafter_is_refused_with_the_reason() -> None:
     with probe_runner(Answering(info=LOOKUP_ALONE)) as (runner, told):
         for ask in (lambda: runner.probe(FULL), lambda: runner.probe(FULL, learn=True), runner.canaries):
             with pytest.raises(NotNow, match=f"the fallback level full cannot draft: {WHY}"):
@@ -47,7 +47,7 @@ def test_levels_without_a_drafter_are_not_probed() -> None:
     assert told.runs == []
 
 
-def test_from_the_bottom_the_canaries_run_where_something_can_be_drafted() -> None:
+def test_canaries_at_autoregressive_level_run_at_the_lowest_available_drafting_level() -> None:
     only_draft = replace(INFO, drafters=(DRAFT_MODEL,))
     with probe_runner(Answering(info=only_draft), ladder=at(NOTHING)) as (runner, told):
         assert runner.canaries().result(SOON).verdict is ProbeVerdict.GOOD
@@ -57,7 +57,7 @@ def test_from_the_bottom_the_canaries_run_where_something_can_be_drafted() -> No
         runner.canaries()
 
 
-def test_ladder_without_drafters_starts_no_probe_by_itself() -> None:
+def test_ladder_with_missing_drafter_starts_no_probes_or_canaries_until_available() -> None:
     controlled = without_draft(PROMPT_LOOKUP, canary_period_seconds=COOLDOWN)
     assert controlled.until(10 * COOLDOWN) == TOP
     assert (controlled.runner.probed, controlled.runner.learnt, controlled.runner.tested) == ([], [], 0)
@@ -68,7 +68,7 @@ def test_ladder_without_drafters_starts_no_probe_by_itself() -> None:
 
 
 @pytest.mark.parametrize("drafters", [(), (PROMPT_LOOKUP,)], ids=["none", "lookup alone"])
-def test_a_level_whose_drafter_is_missing_does_not_bar_the_way_up(drafters: tuple[DrafterName, ...]) -> None:
+def test_ladder_steps_up_without_a_probe_past_levels_with_missing_drafter(drafters: tuple[DrafterName, ...]) -> None:
     controlled = without_draft(*drafters)
     tell_and_resolve(controlled, PLAIN, hard=True)
     assert controlled.position == BOTTOM
@@ -79,7 +79,7 @@ def test_a_level_whose_drafter_is_missing_does_not_bar_the_way_up(drafters: tupl
     assert WHY in str(controlled.controller.state().signal)
 
 
-def test_level_without_a_drafter_is_reached_no_sooner() -> None:
+def test_step_up_to_a_level_with_missing_drafter_still_waits_the_full_time() -> None:
     controlled = without_draft(PROMPT_LOOKUP)
     tell_and_resolve(controlled, LIGHT_DRAFT, hard=True)
     assert controlled.position == LIGHT
@@ -88,7 +88,7 @@ def test_level_without_a_drafter_is_reached_no_sooner() -> None:
     assert controlled.runner.probed == []
 
 
-def test_a_probe_on_demand_is_of_a_level_whose_drafter_is_there() -> None:
+def test_probe_on_demand_picks_a_level_whose_drafter_is_available() -> None:
     controlled = without_draft(PROMPT_LOOKUP)
     controlled.controller.hold(PLAIN, 1000.0)
     probe = controlled.controller.probe()
@@ -97,7 +97,7 @@ def test_a_probe_on_demand_is_of_a_level_whose_drafter_is_there() -> None:
     assert probe.result(0).level == LADDER[LIGHT]
 
 
-def test_missing_drafters_are_shown_once_they_are_known() -> None:
+def test_fallback_state_lists_missing_drafters_only_while_the_engine_serves() -> None:
     controlled = without_draft(PROMPT_LOOKUP)
     controlled.at(1)
     assert controlled.controller.state().missing == {DRAFT_MODEL: WHY}

@@ -26,7 +26,7 @@ def reload(controlled: Controlled, *, forget: bool) -> None:
 
 
 @pytest.mark.parametrize(("forget", "position"), [(True, TOP), (False, SHORT)], ids=["another", "the same, mended"])
-def test_a_weaker_draft_stays_at_the_top_where_it_is_another_draft(forget: bool, position: int) -> None:
+def test_weaker_draft_keeps_the_top_level_only_if_reloaded_as_a_new_draft(forget: bool, position: int) -> None:
     controlled = Controlled()
     controlled.traffic(12 * COOLDOWN, GOOD)
     reload(controlled, forget=forget)
@@ -37,7 +37,7 @@ def test_a_weaker_draft_stays_at_the_top_where_it_is_another_draft(forget: bool,
         assert controlled.controller.state().drift == {"code": 0.0}  # it is learnt of in its turn
 
 
-def test_reload_of_a_new_draft_is_saved_and_journalled() -> None:
+def test_reload_of_a_new_draft_clears_saved_baselines_and_is_journalled() -> None:
     store = MemoryStore()
     controlled = Controlled(store)
     controlled.traffic(12 * COOLDOWN, GOOD)
@@ -52,7 +52,7 @@ def test_reload_of_a_new_draft_is_saved_and_journalled() -> None:
     assert "forgotten" in controlled.journal.latest(1)[0].evidence
 
 
-def test_frozen_baselines_and_those_of_drafters_without_weights_stay(tmp_path: Path) -> None:
+def test_reload_of_a_new_draft_keeps_acceptance_baselines_from_the_baseline_file(tmp_path: Path) -> None:
     path, store = tmp_path / "baselines.json", MemoryStore()
     path.write_text('{"version": 1, "baselines": {"draft_model/chat": {"mean": 0.9, "spread": 0.01}}}')
     controlled = Controlled(store, baseline=path)
@@ -74,7 +74,7 @@ def test_reload_of_a_new_draft_keeps_the_prompt_lookup_baseline() -> None:
     assert list(store.document["baselines"]) == ["prompt_lookup/code"]
 
 
-def test_new_drafts_probe_baseline_is_learnt_within_two_cooldowns() -> None:
+def test_reload_of_a_new_draft_measures_its_probe_baseline_within_two_cooldowns() -> None:
     controlled = Controlled()
     controlled.until(COOLDOWN * 3)
     reload(controlled, forget=False)
@@ -85,7 +85,7 @@ def test_new_drafts_probe_baseline_is_learnt_within_two_cooldowns() -> None:
     assert controlled.runner.learnt == [LADDER[TOP]]
 
 
-def test_failed_reload_keeps_the_baselines() -> None:
+def test_failed_draft_reload_keeps_acceptance_baselines() -> None:
     store = MemoryStore()
     controlled = Controlled(store)
     controlled.traffic(12 * COOLDOWN, GOOD)
@@ -99,7 +99,7 @@ def test_failed_reload_keeps_the_baselines() -> None:
     assert controlled.told == []
 
 
-def test_a_probe_is_not_compared_with_what_was_forgotten() -> None:
+def test_probe_after_baselines_are_forgotten_is_not_compared_with_them() -> None:
     engine = Answering(counts=counted(accepted=90, rollbacks=10))
     with probe_runner(engine) as (runner, _):
         for level in (FULL, LIGHT):
@@ -112,7 +112,7 @@ def test_a_probe_is_not_compared_with_what_was_forgotten() -> None:
         assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.GOOD
 
 
-def test_a_lesson_that_was_under_way_meanwhile_teaches_nothing() -> None:
+def test_baseline_probe_running_while_baselines_are_forgotten_sets_no_baseline() -> None:
     engine = Answering(counts=counted(accepted=90, rollbacks=10))
     under_way, go = threading.Event(), threading.Event()
 

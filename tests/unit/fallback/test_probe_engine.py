@@ -84,7 +84,7 @@ def scripted(acceptance: float, **more: Any) -> Callable[[], LoadedModels]:
     return lambda: scripted_models(acceptance, **{"step_seconds": 0.01, **more})
 
 
-def test_a_draft_that_is_right_is_good_and_one_that_is_wrong_is_bad() -> None:
+def test_probe_of_accurate_draft_is_good_and_of_inaccurate_draft_is_bad() -> None:
     with bench(scripted(0.95), few()) as right:
         report = right.runner.probe(FULL).result(SECONDS)
     assert report.verdict is ProbeVerdict.GOOD, report
@@ -99,14 +99,14 @@ def test_a_draft_that_is_right_is_good_and_one_that_is_wrong_is_bad() -> None:
     assert "floor 0.40" in report.reason
 
 
-def test_a_draft_that_is_right_and_does_not_pay_is_bad() -> None:
+def test_probe_of_accurate_but_slow_draft_is_bad() -> None:
     with bench(scripted(0.95, draft_step_seconds=0.05), few(16)) as slow:
         report = slow.runner.probe(FULL).result(SECONDS)
     assert report.verdict is ProbeVerdict.BAD, report
     assert "speed-up 0." in report.reason
 
 
-def test_a_probe_of_a_lighter_draft_has_its_weights_for_as_long_as_it_takes() -> None:
+def test_probe_of_light_draft_loads_its_weights_and_releases_them_afterwards() -> None:
     with bench(scripted(0.1, light_acceptance=0.95), few(), PLAIN) as engine_bench:
         engine_bench.holds()
         report = engine_bench.runner.probe(LIGHT).result(SECONDS)
@@ -115,7 +115,7 @@ def test_a_probe_of_a_lighter_draft_has_its_weights_for_as_long_as_it_takes() ->
         assert engine_bench.engine.status().draft_weight_bytes == 0
 
 
-def test_no_count_of_callers_requests_has_what_was_tried_out() -> None:
+def test_probes_and_canaries_are_left_out_of_engine_token_and_request_counts() -> None:
     with bench(scripted(0.95), few(8)) as engine_bench:
         engine_bench.runner.probe(FULL).result(SECONDS)
         engine_bench.runner.canaries().result(SECONDS)
@@ -124,7 +124,7 @@ def test_no_count_of_callers_requests_has_what_was_tried_out() -> None:
     assert not any(status.finished.values())
 
 
-def test_while_callers_wait_a_probe_gives_way() -> None:
+def test_probe_stops_as_failed_while_client_requests_wait_for_a_batch_slot() -> None:
     with bench(scripted(0.95, step_seconds=0.05), few(), capacity=16) as engine_bench:
         prompt = engine_bench.engine.tokenizer.encode("a caller's text")
         callers = [rig.request(prompt, rig.autoregressive(), max_tokens=2000) for _ in range(6)]
@@ -138,7 +138,7 @@ def test_while_callers_wait_a_probe_gives_way() -> None:
             engine_bench.engine.cancel(caller.id)
 
 
-def test_an_engine_that_has_ended_is_a_failed_probe() -> None:
+def test_probe_on_a_closed_engine_reports_failed() -> None:
     with bench(scripted(0.95), few()) as engine_bench:
         assert engine_bench.engine.close()
         report = engine_bench.runner.probe(FULL).result(SECONDS)
@@ -146,7 +146,7 @@ def test_an_engine_that_has_ended_is_a_failed_probe() -> None:
     assert "was refused: " in report.reason
 
 
-def test_closing_while_a_probe_runs_ends_it() -> None:
+def test_probe_running_at_close_is_ended_and_its_kv_cache_freed() -> None:
     with bench(scripted(0.95, step_seconds=0.05), few(200)) as engine_bench:
         future = engine_bench.runner.probe(FULL)
         until(lambda: engine_bench.engine.status().kv_cache_bytes > 0, what="a probe under way")
@@ -181,7 +181,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, emitted: int) -> list[int]:
     return places
 
 
-def test_a_text_that_is_broken_on_purpose_is_found_where_it_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_canaries_and_probe_find_the_token_where_speculative_text_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
     with bench(scripted(0.9), few()) as engine_bench:
         places = spoil(monkeypatch, emitted=6)
         report = engine_bench.runner.canaries().result(SECONDS)
@@ -199,7 +199,7 @@ def test_a_text_that_is_broken_on_purpose_is_found_where_it_breaks(monkeypatch: 
 
 
 @pytest.mark.slow
-def test_the_nano_pair_passes_its_canaries_both_ways_with_the_same_texts(nano_pair: NanoPair) -> None:
+def test_embedded_model_pair_passes_its_canaries_with_identical_texts_in_both_modes(nano_pair: NanoPair) -> None:
     some = FrozenPrompts(SHIPPED.probe[:2], SHIPPED.canaries[::8])
     with bench(lambda: load_models(nano_pair.target, nano_pair.draft), some) as engine_bench:
         report = engine_bench.runner.canaries().result(SECONDS)
@@ -217,7 +217,9 @@ def test_the_nano_pair_passes_its_canaries_both_ways_with_the_same_texts(nano_pa
 
 
 @pytest.mark.slow
-def test_a_damaged_draft_is_found_by_a_probe_and_its_texts_stay_right(nano_pair: NanoPair, tmp_path: Path) -> None:
+def test_damaged_draft_fails_its_probe_passes_canaries_and_recovers_after_reload(
+    nano_pair: NanoPair, tmp_path: Path
+) -> None:
     draft = tmp_path / "draft"
     shutil.copytree(nano_pair.draft, draft)
     change_weights(draft, lambda name, array: array[..., ::-1])  # the same shapes and sizes, and next to no sense

@@ -44,7 +44,7 @@ from tests.wait_until import until
 # the requests of a probe
 
 
-def test_a_probe_puts_each_prompt_both_ways_as_the_daemons_own_request() -> None:
+def test_probe_runs_each_prompt_autoregressively_and_speculatively_with_probe_origin() -> None:
     engine = Answering()
     report = probed(engine, SHORT)
     plain, drafted = engine.asked[:3], engine.asked[3:]
@@ -66,7 +66,7 @@ def test_a_probe_puts_each_prompt_both_ways_as_the_daemons_own_request() -> None
     assert report.speedup == pytest.approx(120 / 60)
 
 
-def test_weights_are_borrowed_for_what_is_drafted_and_for_nothing_else() -> None:
+def test_probe_borrows_drafter_weights_only_for_its_speculative_requests() -> None:
     engine = Answering()
     while_asked = []
 
@@ -79,7 +79,7 @@ def test_weights_are_borrowed_for_what_is_drafted_and_for_nothing_else() -> None
     assert engine.lent == [PROMPT_LOOKUP]
 
 
-def test_probe_asks_its_autoregressive_reference_once_per_target() -> None:
+def test_probe_reuses_its_autoregressive_reference_answers_until_the_target_changes() -> None:
     engine = Answering()
     with probe_runner(engine) as (runner, _):
         for _ in range(2):
@@ -104,13 +104,15 @@ def test_probe_asks_its_autoregressive_reference_once_per_target() -> None:
         (counted(drafts=0, accepted=0, rollbacks=0), ProbeVerdict.TOO_FEW_SAMPLES, "0 drafted tokens reached"),
     ],
 )
-def test_a_probe_is_judged_by_what_was_counted(counts: Any, verdict: ProbeVerdict, reason: str) -> None:
+def test_probe_verdict_follows_measured_acceptance_speedup_and_sample_size(
+    counts: Any, verdict: ProbeVerdict, reason: str
+) -> None:
     report = probed(Answering(counts=counts))
     assert report.verdict is verdict
     assert reason in report.reason
 
 
-def test_a_stall_during_one_prompt_is_not_what_drafting_costs() -> None:
+def test_probe_speedup_ignores_a_stall_during_one_prompt() -> None:
     engine, stalls = Answering(), iter((10.0, 5000.0, 10.0))
 
     def stall(request: DecodeRequest) -> None:
@@ -122,7 +124,7 @@ def test_a_stall_during_one_prompt_is_not_what_drafting_costs() -> None:
     assert (report.verdict, report.speedup) == (ProbeVerdict.GOOD, pytest.approx(2.0))
 
 
-def test_a_drafted_text_that_is_not_the_targets_own_is_bad_however_fast_it_is() -> None:
+def test_probe_with_diverging_speculative_text_is_bad_and_names_token_and_logit_gap() -> None:
     engine = Answering(text="The sky is blue.", drafted="The sky is grey.")
     report = probed(engine)
     assert report.verdict is ProbeVerdict.BAD
@@ -131,7 +133,7 @@ def test_a_drafted_text_that_is_not_the_targets_own_is_bad_however_fast_it_is() 
     assert (before, chr(chosen), chr(other)) == (engine.asked[0].prompt + tuple(b"The sky is "), "b", "g")
 
 
-def test_where_near_ties_flip_only_a_divergence_beyond_them_is_bad() -> None:
+def test_probe_on_metal_tolerates_divergence_only_at_near_tied_logits() -> None:
     metal = replace(Answering().info, backend="metal")
     near = Answering(drafted="yet", info=metal, gap=0.125)
     assert probed(near).verdict is ProbeVerdict.GOOD
@@ -139,7 +141,7 @@ def test_where_near_ties_flip_only_a_divergence_beyond_them_is_bad() -> None:
     assert probed(Answering(drafted="yet", gap=0.125)).verdict is ProbeVerdict.BAD
 
 
-def test_probes_are_compared_with_the_baseline_learnt_in_good_times() -> None:
+def test_probe_acceptance_below_its_measured_baseline_is_bad() -> None:
     engine = Answering(counts=counted(accepted=90, rollbacks=10))
     with probe_runner(engine) as (runner, _):
         assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.GOOD
@@ -155,7 +157,7 @@ def test_probes_are_compared_with_the_baseline_learnt_in_good_times() -> None:
         assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.GOOD
 
 
-def test_bad_probe_teaches_no_baseline() -> None:
+def test_bad_probe_sets_no_baseline() -> None:
     engine = Answering(counts=counted(accepted=5, rollbacks=10))
     with probe_runner(engine) as (runner, _):
         assert runner.probe(FULL, learn=True).result(SOON).verdict is ProbeVerdict.BAD
@@ -165,7 +167,7 @@ def test_bad_probe_teaches_no_baseline() -> None:
 # canaries
 
 
-def test_the_canaries_are_put_both_ways_and_their_answers_checked() -> None:
+def test_canaries_run_in_both_decode_modes_and_their_answers_are_checked() -> None:
     engine = Answering()
     report = canaries_run(engine)
     assert {request.origin for request in engine.asked} == {Origin.CANARY}
@@ -173,13 +175,13 @@ def test_the_canaries_are_put_both_ways_and_their_answers_checked() -> None:
     assert (report.verdict, report.score_autoregressive, report.score_speculative) == (ProbeVerdict.GOOD, 1.0, 1.0)
 
 
-def test_canaries_that_fail_both_ways_are_told_once_and_are_not_the_drafts_fault() -> None:
+def test_canaries_failing_in_both_decode_modes_give_a_good_verdict() -> None:
     report = canaries_run(Answering(text="no"))
     assert report.outcomes[0] == CanaryOutcome("p0", False, False, None, "mentions none of yes")
     assert (report.verdict, report.score_autoregressive) == (ProbeVerdict.GOOD, 0.0)
 
 
-def test_canaries_that_pass_in_one_way_only_are_bad_and_say_in_which() -> None:
+def test_canaries_failing_only_speculatively_are_bad_and_name_the_decode_mode() -> None:
     metal = replace(Answering().info, backend="metal")
     report = canaries_run(Answering(drafted="not", info=metal, gap=0.1))
     assert report.outcomes[0] == CanaryOutcome(
@@ -188,7 +190,7 @@ def test_canaries_that_pass_in_one_way_only_are_bad_and_say_in_which() -> None:
     assert report.verdict is ProbeVerdict.BAD
 
 
-def test_a_canary_that_diverges_and_passes_is_bad_where_nothing_excuses_it_and_told_where_it_may_happen() -> None:
+def test_passing_canaries_that_diverge_are_bad_except_at_near_ties_on_metal() -> None:
     strict = canaries_run(Answering(text="yes or no", drafted="yes oh no", gap=0.1))
     assert strict.outcomes[0] == CanaryOutcome("p0", True, True, Divergence(5, 0.1))
     assert strict.verdict is ProbeVerdict.BAD
@@ -204,19 +206,21 @@ def test_a_canary_that_diverges_and_passes_is_bad_where_nothing_excuses_it_and_t
 
 
 @pytest.mark.parametrize(("drafted", "at"), [("yes or", 6), ("yes or no way", 9)])
-def test_a_text_that_ends_elsewhere_is_a_divergence_without_a_gap(drafted: str, at: int) -> None:
+def test_canary_text_of_different_length_is_a_divergence_without_logit_gap(drafted: str, at: int) -> None:
     engine = Answering(text="yes or no", drafted=drafted)
     assert canaries_run(engine).outcomes[0].divergence == Divergence(at, None)
     assert not engine.gaps
 
 
 @pytest.mark.parametrize("error", [NotServing("the engine ended"), QueueFull("too much"), RuntimeError("no")])
-def test_a_gap_that_cannot_be_measured_leaves_the_divergence_told(error: Exception) -> None:
+def test_canary_divergence_is_reported_even_if_its_logit_gap_cannot_be_measured(error: Exception) -> None:
     assert canaries_run(Answering(drafted="yet", gap=error)).outcomes[0].divergence == Divergence(2, None)
 
 
 @pytest.mark.parametrize(("level", "runs_at"), [(FULL, FULL), (SHORT, SHORT), (LIGHT, LIGHT), (PLAIN, LIGHT)])
-def test_canaries_run_at_the_level_in_force_or_the_lowest_drafting(level: LadderLevel, runs_at: LadderLevel) -> None:
+def test_canaries_run_at_current_level_or_the_lowest_level_that_drafts(
+    level: LadderLevel, runs_at: LadderLevel
+) -> None:
     engine = Answering()
     with probe_runner(engine, ladder=at(level)) as (runner, told):
         assert runner.canaries().result(SOON).verdict is ProbeVerdict.GOOD
@@ -254,7 +258,7 @@ def ended(reason: FinishReason = FinishReason.STOP, **more: str) -> Outcome:
         (Answering(queued=[3]), "it gave way to 3 waiting requests"),
     ],
 )
-def test_probe_that_could_not_run_reports_failed_with_its_reason(engine: Answering, reason: str) -> None:
+def test_probe_and_canaries_that_could_not_run_report_failed_with_the_reason(engine: Answering, reason: str) -> None:
     limits = ProbeLimits(answer=5.0, patience=0.0)
     report = probed(engine, limits=limits)
     assert (report.verdict, report.reason, report.acceptance) == (ProbeVerdict.FAILED, reason, None)
@@ -262,7 +266,7 @@ def test_probe_that_could_not_run_reports_failed_with_its_reason(engine: Answeri
     assert (run.verdict, run.reason, run.outcomes) == (ProbeVerdict.FAILED, reason, ())
 
 
-def test_an_engine_that_says_nothing_is_given_up_and_the_request_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_without_an_engine_answer_times_out_and_cancels_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftd.fallback.probe_requests._GRACE_SECONDS", 0.0)
     engine = Answering(silent=True)
     report = probed(engine, limits=ProbeLimits(answer=0.05))
@@ -270,14 +274,14 @@ def test_an_engine_that_says_nothing_is_given_up_and_the_request_cancelled(monke
     assert engine.cancelled == [engine.asked[0].id]
 
 
-def test_a_job_that_takes_too_long_ends_between_two_prompts() -> None:
+def test_probe_exceeding_its_time_limit_fails_without_sending_a_prompt() -> None:
     engine = Answering(counts=counted(accepted=3, rollbacks=1))
     report = probed(engine, limits=ProbeLimits(probe=0.0))
     assert (report.verdict, report.reason) == (ProbeVerdict.FAILED, "it took longer than 0 s")
     assert not engine.asked
 
 
-def test_a_probe_that_gives_way_is_judged_by_what_there_is() -> None:
+def test_probe_interrupted_by_waiting_requests_is_judged_on_its_completed_prompts() -> None:
     idle = [0] * 5  # three answers to compare with, two drafted ones, and then a caller
     few = probed(Answering(queued=[*idle, 2, 1], counts=counted(accepted=3, rollbacks=1)))
     assert few.verdict is ProbeVerdict.TOO_FEW_SAMPLES
@@ -287,11 +291,11 @@ def test_a_probe_that_gives_way_is_judged_by_what_there_is() -> None:
     assert enough.reason.endswith("in 2 prompts; it gave way to 1 waiting request")
 
 
-def test_a_request_that_has_only_just_arrived_is_no_reason_to_give_way() -> None:
+def test_probe_continues_when_queued_client_requests_clear_between_prompts() -> None:
     assert probed(Answering(queued=[0, 1, 0, 1, 0])).verdict is ProbeVerdict.GOOD
 
 
-def test_the_canaries_wait_a_while_for_callers_and_are_not_good_without_all_of_them() -> None:
+def test_canaries_wait_for_queued_client_requests_and_are_never_good_when_cut_short() -> None:
     assert canaries_run(Answering(queued=[0, *[2] * 7, 0])).verdict is ProbeVerdict.GOOD
     impatient = canaries_run(Answering(queued=[0, 2]), limits=ProbeLimits(patience=0.1))
     assert (impatient.verdict, impatient.reason) == (ProbeVerdict.FAILED, "it gave way to 2 waiting requests")
@@ -303,7 +307,7 @@ def test_the_canaries_wait_a_while_for_callers_and_are_not_good_without_all_of_t
     assert (worse.verdict, len(worse.outcomes)) == (ProbeVerdict.BAD, 1)
 
 
-def test_a_job_that_went_wrong_does_not_spoil_the_next() -> None:
+def test_probe_after_a_failed_probe_can_be_good() -> None:
     engine = Answering(refusal=RuntimeError("broken"))
     with probe_runner(engine) as (runner, _):
         assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.FAILED
@@ -330,7 +334,7 @@ class Held(Answering):
         super().submit(request, sink)
 
 
-def test_while_one_thing_is_tried_out_nothing_else_is() -> None:
+def test_probe_runner_refuses_probes_and_canaries_while_a_probe_is_running() -> None:
     engine = Held()
     with probe_runner(engine) as (runner, _):
         first = runner.probe(FULL)
@@ -342,7 +346,7 @@ def test_while_one_thing_is_tried_out_nothing_else_is() -> None:
         assert runner.canaries().result(SOON).verdict is ProbeVerdict.GOOD
 
 
-def test_no_probe_runs_while_the_weights_are_unloaded() -> None:
+def test_probes_and_canaries_are_refused_while_model_weights_are_unloaded() -> None:
     engine = Answering(unloaded=True)
     with probe_runner(engine) as (runner, _):
         for begin in (lambda: runner.probe(FULL), runner.canaries):
@@ -351,7 +355,7 @@ def test_no_probe_runs_while_the_weights_are_unloaded() -> None:
     assert not engine.asked
 
 
-def test_a_level_that_drafts_nothing_cannot_be_probed() -> None:
+def test_probe_of_the_autoregressive_level_is_refused() -> None:
     with (
         probe_runner(Answering()) as (runner, _),
         pytest.raises(NotNow, match="the fallback level autoregressive does not draft"),
@@ -359,13 +363,13 @@ def test_a_level_that_drafts_nothing_cannot_be_probed() -> None:
         runner.probe(PLAIN)
 
 
-def test_where_nothing_is_ever_drafted_there_are_no_canaries() -> None:
+def test_canaries_are_refused_on_a_ladder_that_never_drafts() -> None:
     only = at(LadderLevel(FallbackLevel.FULL, 0, None))
     with probe_runner(Answering(), ladder=only) as (runner, _), pytest.raises(NotNow, match="full does not draft"):
         runner.canaries()
 
 
-def test_closing_ends_what_is_under_way_at_once_and_takes_nothing_more() -> None:
+def test_probe_runner_close_cancels_the_running_probe_and_refuses_new_probes() -> None:
     engine = Held()
     with probe_runner(engine) as (runner, told):
         future: Future[ProbeReport] = runner.probe(FULL)
@@ -381,7 +385,7 @@ def test_closing_ends_what_is_under_way_at_once_and_takes_nothing_more() -> None
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_engine_that_hangs_does_not_keep_the_future_from_ending() -> None:
+def test_probe_runner_close_ends_the_probe_future_although_the_engine_hangs() -> None:
     engine = Answering()
     hanging, go = threading.Event(), threading.Event()
 

@@ -46,7 +46,7 @@ def probed(drafts: int, accepted: int, rollbacks: int, break_even: float = 0.0, 
     return ProbedPrompt("p", counts)
 
 
-def test_a_draft_that_is_as_good_as_it_was_and_pays_is_good() -> None:
+def test_probe_at_baseline_acceptance_with_speedup_above_one_is_good() -> None:
     report = judged(0.7)
     assert report.verdict is ProbeVerdict.GOOD
     assert report.acceptance == pytest.approx(0.7)
@@ -55,7 +55,7 @@ def test_a_draft_that_is_as_good_as_it_was_and_pays_is_good() -> None:
     assert judged(0.9).verdict is ProbeVerdict.GOOD
 
 
-def test_tokens_cut_at_a_texts_end_do_not_make_a_draft_pay() -> None:
+def test_probe_speedup_excludes_accepted_tokens_cut_at_the_end_of_text() -> None:
     level = LadderLevel(FallbackLevel.FULL, 4, DRAFT)
     whole = judge_probe(level, [probed(40, 70, 30, 60.0)], "", None, None, FLOOR)
     ended = judge_probe(level, [probed(40, 70, 30, 60.0, cut=20)], "", None, None, FLOOR)
@@ -64,7 +64,7 @@ def test_tokens_cut_at_a_texts_end_do_not_make_a_draft_pay() -> None:
     assert ended.acceptance == whole.acceptance == 0.7
 
 
-def test_a_probe_whose_speed_was_not_measured_has_no_verdict() -> None:
+def test_probe_without_measured_draft_cost_has_too_few_samples() -> None:
     unpriced = ProbedPrompt("p", DraftCounts(drafts=40, accepted=70, rollbacks=30, unpriced_drafts=40))
     level = LadderLevel(FallbackLevel.FULL, 4, DRAFT)
     report = judge_probe(level, [unpriced], "", None, None, FLOOR)
@@ -72,14 +72,14 @@ def test_a_probe_whose_speed_was_not_measured_has_no_verdict() -> None:
     assert judge_probe(level, [unpriced, probed(40, 70, 30, 60.0)], "", None, None, FLOOR).speedup == 110 / 100
 
 
-def test_probe_that_would_drift_again_does_not_pass() -> None:
+def test_probe_acceptance_far_below_its_baseline_is_bad() -> None:
     assert judged(0.6).verdict is ProbeVerdict.BAD
     assert judged(0.6).reason == "acceptance 0.60, baseline 0.70, at most 0.08 less"
     assert judged(0.65).verdict is ProbeVerdict.GOOD
     assert judged(0.6, baseline=None).verdict is ProbeVerdict.GOOD, "nothing is known of these prompts"
 
 
-def test_as_ever_is_no_less_than_chance_explains_and_only_where_it_is_known_what_was() -> None:
+def test_probe_counts_as_unchanged_only_if_good_and_close_to_a_known_baseline() -> None:
     assert judged(0.7).as_ever
     assert judged(0.9).as_ever
     assert not judged(0.66).as_ever
@@ -88,25 +88,25 @@ def test_as_ever_is_no_less_than_chance_explains_and_only_where_it_is_known_what
     assert not judged(0.7, costs=2.0).as_ever
 
 
-def test_below_the_floor_is_bad_whatever_is_known_and_costing_more_than_it_brings_too() -> None:
+def test_probe_below_acceptance_floor_or_with_speedup_below_one_is_bad() -> None:
     assert judged(0.3, baseline=None).reason == "acceptance 0.30, floor 0.40"
     assert judged(0.7, costs=2.0).reason == "speed-up 0.92, minimum 1"
     assert judged(0.7, costs=2.0).verdict is ProbeVerdict.BAD
 
 
-def test_prompt_lookup_is_judged_by_speed_alone() -> None:
+def test_probe_of_prompt_lookup_is_judged_by_speedup_alone() -> None:
     assert judged(0.2, drafter=LOOKUP, costs=0.4).verdict is ProbeVerdict.GOOD
     assert judged(0.2, drafter=LOOKUP, costs=0.6).verdict is ProbeVerdict.BAD
 
 
-def test_probe_with_too_few_tokens_has_no_verdict() -> None:
+def test_probe_with_too_few_drafted_tokens_has_no_verdict() -> None:
     for prompt in (probed(20, 20, 19), probed(0, 30, 30)):
         report = judge_probe(LADDER[0], [prompt], "", None, None, FLOOR)
         assert report.verdict is ProbeVerdict.TOO_FEW_SAMPLES
         assert report.acceptance is None
 
 
-def test_only_a_good_recent_probe_of_a_level_above_since_the_last_step_lets_up() -> None:
+def test_step_up_needs_a_good_recent_probe_of_a_higher_level_since_the_last_step() -> None:
     state, report = LadderState(2, since=1000.0), ProbeReport(LADDER[1], ProbeVerdict.GOOD, "fine")
     assert permits(report, 1001.0, state, LADDER, LIMITS, 1050.0)
     assert permits(replace(report, level=LADDER[0]), 1001.0, state, LADDER, LIMITS, 1050.0)
@@ -142,7 +142,7 @@ def test_canaries_are_bad_below_the_autoregressive_score_by_more_than_the_tolera
     assert judge_canaries(outcomes, "", NEAR_TIE, 0.005).verdict is verdict
 
 
-def test_the_reason_says_what_failed_and_where_texts_diverged() -> None:
+def test_canary_verdict_reason_names_failed_canaries_and_first_divergence() -> None:
     outcomes = canaries(20, 20, 19)
     outcomes[0] = replace(outcomes[0], divergence=Divergence(12, 0.03125))
     assert judge_canaries(outcomes, "", NEAR_TIE, 0.005).reason == (
@@ -160,30 +160,34 @@ def outcome(name: str, divergence: Divergence | None) -> CanaryOutcome:
 
 @pytest.mark.parametrize("backend", ["cpu (openblas)", "cpu (reference)", "scripted", "test", ""])
 @given(gap=gaps | st.none(), at=st.integers(0, 100))
-def test_on_a_cpu_every_divergence_is_an_error(backend: str, gap: float | None, at: int) -> None:
+def test_every_divergence_of_speculative_text_is_an_error_on_cpu_backends(
+    backend: str, gap: float | None, at: int
+) -> None:
     assert Divergence(at, gap).broken(tolerated_gap(backend))
 
 
 @pytest.mark.parametrize("backend", ["metal", "cuda"])
 @given(gap=gaps)
-def test_on_a_gpu_a_divergence_beyond_a_near_tie_is_an_error(backend: str, gap: float) -> None:
+def test_divergence_of_speculative_text_on_a_gpu_is_an_error_only_beyond_a_near_tie(backend: str, gap: float) -> None:
     assert Divergence(3, gap).broken(tolerated_gap(backend)) == (abs(gap) > NEAR_TIE)
 
 
 @pytest.mark.parametrize("backend", ["metal", "cuda"])
-def test_on_a_gpu_an_unknown_gap_is_no_error(backend: str) -> None:
+def test_divergence_of_speculative_text_with_unknown_logit_gap_is_no_error_on_a_gpu(backend: str) -> None:
     assert not Divergence(3, None).broken(tolerated_gap(backend))
 
 
 @given(st.lists(st.none() | st.builds(Divergence, st.integers(0, 50), gaps | st.none()), max_size=8))
-def test_canaries_are_bad_exactly_where_a_text_is_broken(found: list[Divergence | None]) -> None:
+def test_canaries_are_bad_exactly_when_a_divergence_exceeds_the_tolerated_logit_gap(
+    found: list[Divergence | None],
+) -> None:
     outcomes = [outcome(f"c{n}", divergence) for n, divergence in enumerate(found)]
     for limit in (None, NEAR_TIE):
         bad = judge_canaries(outcomes, "", limit, 1.0).verdict is ProbeVerdict.BAD
         assert bad == any(d is not None and d.broken(limit) for d in found)
 
 
-def test_the_reason_names_the_first_broken_text() -> None:
+def test_canary_verdict_reason_names_the_first_intolerable_divergence() -> None:
     outcomes = [outcome("a", None), outcome("b", Divergence(2, 0.1)), outcome("c", Divergence(7, 3.25))]
     assert judge_canaries(outcomes, "", NEAR_TIE, 0.0).reason.startswith(
         "1 of 3 texts are not the target's own: c leaves the autoregressive text at token 7, logit gap 3.25; 3 of 3"

@@ -61,7 +61,7 @@ def traffic(controlled: Controlled, until: float, speed: float) -> RemoteLevel:
     return controlled.remote.level
 
 
-def test_requests_that_fail_lead_to_local_and_a_good_link_back_step_by_step() -> None:
+def test_remote_errors_lower_remote_level_to_local_until_the_link_is_healthy() -> None:
     controlled = Controlled(link=LINK)
     assert controlled.remote is not None
     while controlled.remote.level is SPECULATIVE:
@@ -86,7 +86,7 @@ def test_requests_that_fail_lead_to_local_and_a_good_link_back_step_by_step() ->
     assert "33% failed of" in controlled.journal.latest(3)[0].evidence
 
 
-def test_an_outage_lowers_nothing_since_the_link_mends_itself() -> None:
+def test_short_link_outage_does_not_lower_the_remote_level() -> None:
     controlled = Controlled(link=LINK)
     assert controlled.remote is not None
     traffic(controlled, WINDOW, 1.1)
@@ -99,7 +99,7 @@ def test_an_outage_lowers_nothing_since_the_link_mends_itself() -> None:
     assert lately(controlled) == []
 
 
-def test_a_long_round_trip_leads_to_streaming_until_it_is_short() -> None:
+def test_long_round_trip_lowers_remote_level_to_streaming_until_it_is_short_again() -> None:
     controlled = Controlled(link=LINK)
     assert controlled.remote is not None
     controlled.at(1)
@@ -113,7 +113,7 @@ def test_a_long_round_trip_leads_to_streaming_until_it_is_short() -> None:
     assert controlled.remote.level is SPECULATIVE
 
 
-def test_drafts_that_do_not_pay_lead_to_streaming_and_a_relapse_waits_longer() -> None:
+def test_unprofitable_remote_drafts_lower_remote_level_and_a_relapse_waits_longer() -> None:
     controlled = Controlled(link=LINK)
     assert controlled.remote is not None
     assert traffic(controlled, 4 * COOLDOWN, 1.1) is SPECULATIVE
@@ -133,7 +133,7 @@ def test_drafts_that_do_not_pay_lead_to_streaming_and_a_relapse_waits_longer() -
     assert controlled.position == TOP, "what another target rejects says nothing of this one's draft"
 
 
-def test_an_operator_and_an_alert_lower_it_over_a_restart() -> None:
+def test_remote_level_lowered_by_alert_or_operator_hold_survives_a_restart() -> None:
     store = MemoryStore()
     controlled = Controlled(store, link=LINK)
     controlled.at(1)
@@ -153,7 +153,7 @@ def test_an_operator_and_an_alert_lower_it_over_a_restart() -> None:
     assert lately(again) == [("local", "local", "released"), ("local", "streaming", "released")]
 
 
-def test_remote_levels_are_refused_without_a_remote() -> None:
+def test_hold_of_a_remote_level_is_refused_without_a_remote() -> None:
     controlled = Controlled()
     with pytest.raises(InvalidRequest, match="no remote"):
         controlled.controller.hold(LOCAL, None)
@@ -162,7 +162,7 @@ def test_remote_levels_are_refused_without_a_remote() -> None:
 
 
 @pytest.mark.parametrize("level", RemoteLevel)
-def test_a_level_allows_no_more_than_it_says(level: RemoteLevel) -> None:
+def test_remote_level_restricts_decoding_strategy_to_its_maximum(level: RemoteLevel) -> None:
     allowed = [level.restrict(one) for one in (Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE)]
     best = [Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE][: level + 1]
     assert allowed == [*best, *[best[-1]] * (2 - level)]

@@ -46,5 +46,7 @@ class Templates:
         ((), "Be brief.\n\nHello?\n\n"),
     ],
 )
-def test_a_prompt_is_put_as_the_model_takes_it(takes: tuple[str, ...], rendered: str) -> None:
+def test_probe_prompt_is_rendered_with_the_roles_that_the_chat_template_accepts(
+    takes: tuple[str, ...], rendered: str
+) -> None:
     assert "".join(map(chr, render(PROMPT, Templates(*takes)))) == rendered

@@ -24,7 +24,7 @@ def requests(intake: RequestFeed) -> list[FinishedRequest]:
     return [one for one in intake.take() if isinstance(one, FinishedRequest)]
 
 
-def test_a_request_that_drafted_by_its_plan_is_heard_of() -> None:
+def test_request_feed_yields_a_finished_request_once_with_plan_and_counts() -> None:
     intake = RequestFeed(clock=lambda: 7.0)
     request = a_request(arrival=3.0)
     intake.on_finish(request, ended())
@@ -38,7 +38,7 @@ def drafted(accepted: int, drafter: DrafterName = DRAFT_MODEL) -> StepCounts:
     return StepCounts(4, accepted, accepted + 1, 4, 0.001, 0.004, 1.5, drafter=drafter)
 
 
-def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request() -> None:
+def test_request_feed_splits_counts_of_one_request_by_drafter() -> None:
     intake = RequestFeed(clock=lambda: 7.0)
     asked = a_request(arrival=3.0)
     plan = replace(asked.plan, depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset({LOOKUP}))
@@ -69,7 +69,7 @@ def test_each_drafter_is_heard_of_by_its_own_sums_where_several_served_a_request
     ]
 
 
-def test_steps_of_a_request_that_only_one_may_draft_for_are_not_kept() -> None:
+def test_request_feed_uses_final_counts_of_a_request_with_a_single_drafter() -> None:
     intake = RequestFeed()
     request = a_request()
     intake.on_step(request, drafted(4), None)
@@ -87,7 +87,7 @@ def test_steps_of_a_request_that_only_one_may_draft_for_are_not_kept() -> None:
     ],
     ids=["lowered on its way", "not drafted", "a probe", "a canary"],
 )
-def test_request_without_evidence_of_its_level_is_not_fed(origin: Origin, outcome: Outcome) -> None:
+def test_request_feed_skips_lowered_undrafted_probe_and_canary_requests(origin: Origin, outcome: Outcome) -> None:
     intake = RequestFeed()
     intake.on_finish(a_request(origin=origin), outcome)
     assert intake.take() == []
@@ -105,7 +105,9 @@ def test_request_without_evidence_of_its_level_is_not_fed(origin: Origin, outcom
     ],
     ids=["of the level", "a shorter block", "the top", "a lighter drafter", "a longer block", "begun before the step"],
 )
-def test_only_requests_of_the_level_in_force_count(planned: LadderLevel, arrival: float, counts: bool) -> None:
+def test_acceptance_floor_counts_only_requests_begun_and_planned_at_the_current_level(
+    planned: LadderLevel, arrival: float, counts: bool
+) -> None:
     controlled = Controlled(window_seconds=10 * WINDOW)  # of twenty requests
     controlled.at(100.0)
     controlled.controller.hold(LADDER[1].kind, None)

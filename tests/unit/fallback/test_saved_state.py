@@ -49,15 +49,15 @@ def written(saved: SavedLevels) -> dict[str, Any]:
 
 @pytest.mark.parametrize("hold", [None, Hold(4), Hold(0, NOW + 60)])
 @pytest.mark.parametrize("position", range(len(LADDER)))
-def test_saved_state_is_read_as_it_was_written(position: int, hold: Hold | None) -> None:
+def test_fallback_state_is_read_back_as_it_was_written(position: int, hold: Hold | None) -> None:
     assert parse(state(position, hold).model_dump_json(), LADDER) == state(position, hold)
 
 
-def test_time_that_passed_has_passed() -> None:
+def test_fallback_state_resumed_after_downtime_keeps_its_timestamps() -> None:
     assert state().resume_at(NOW + 5000) == state()
 
 
-def test_a_clock_that_went_back_counts_as_no_time_having_passed() -> None:
+def test_fallback_state_resumed_after_clock_set_back_shifts_its_timestamps() -> None:
     resumed = state(hold=Hold(0, NOW + 60)).resume_at(NOW - 10_000)
     assert resumed.at == NOW - 10_000
     assert resumed.ladder == LadderState(2, NOW - 10_100, FIRES, 3, NOW - 10_200, Hold(0, NOW - 9_940), NOW - 10_300)
@@ -65,7 +65,7 @@ def test_a_clock_that_went_back_counts_as_no_time_having_passed() -> None:
     assert resumed.leases.active["a1"].notice.starts_at == NOW - 50, "the sender's clock is another one"
 
 
-def test_restarts_after_a_clock_that_went_back_do_not_make_a_hold_eternal(tmp_path: Path) -> None:
+def test_operator_hold_runs_down_across_restarts_after_the_clock_was_set_back(tmp_path: Path) -> None:
     store = StateStore(tmp_path / "ladder.json")
     store.save(state(hold=Hold(0, NOW + 60)).model_dump_json())
     remaining = []
@@ -92,7 +92,7 @@ def test_restarts_after_a_clock_that_went_back_do_not_make_a_hold_eternal(tmp_pa
         (6, ladder_levels(0, (), DRAFT, ()), 0),
     ],
 )
-def test_another_ladders_level_becomes_the_nearest_lower_one(
+def test_saved_level_of_another_ladder_maps_to_the_nearest_lower_level(
     position: int, ladder: tuple[Any, ...], found: int
 ) -> None:
     assert parse(state(position).model_dump_json(), ladder).ladder.position == found
@@ -127,7 +127,9 @@ def test_another_ladders_level_becomes_the_nearest_lower_one(
         (("quality",), None, "quality: got None; allowed: a valid string"),
     ],
 )
-def test_faulty_saved_state_is_named_with_what_is_allowed(path: tuple[str, ...], value: object, said: str) -> None:
+def test_faulty_field_of_saved_fallback_state_is_named_with_its_allowed_values(
+    path: tuple[str, ...], value: object, said: str
+) -> None:
     broken: Any = written(state())
     at = broken
     for name in path[:-1]:
@@ -138,7 +140,7 @@ def test_faulty_saved_state_is_named_with_what_is_allowed(path: tuple[str, ...],
 
 
 @pytest.mark.parametrize("broken", [None, [], 7, "x", {}, {"ladder": 1}, {"level": {"kind": 3}}])
-def test_a_broken_document_leads_to_no_drafts(broken: object) -> None:
+def test_broken_fallback_state_resumes_at_the_autoregressive_level(broken: object) -> None:
     text = json.dumps(broken)
     with pytest.raises(ValueError, match="allowed|missing"):
         parse(text, LADDER)
@@ -147,7 +149,7 @@ def test_a_broken_document_leads_to_no_drafts(broken: object) -> None:
     assert safer(None, LADDER, NOW) == safer("{", LADDER, NOW) == safer(text, LADDER, NOW)
 
 
-def test_a_broken_document_whose_level_can_be_read_leads_there() -> None:
+def test_broken_fallback_state_with_a_readable_level_resumes_at_that_level() -> None:
     assert safer(json.dumps({**written(state(5)), "quality": 7}), LADDER, NOW).ladder.position == 5
 
 
@@ -160,7 +162,7 @@ JSON = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(st.data(), JSON)
-def test_state_with_a_damaged_value_is_refused_or_leads_no_higher(data: st.DataObject, junk: Any) -> None:
+def test_fallback_state_with_a_damaged_value_never_resumes_at_a_higher_level(data: st.DataObject, junk: Any) -> None:
     """One value of the document, anywhere in it, replaced by anything."""
     saved = state(data.draw(st.integers(1, BOTTOM)))
     broken: Any = copy.deepcopy(written(saved))

@@ -67,12 +67,12 @@ class Watched:
         return next(signal.hard for signal in self.guard.signals(self.now) if signal.cause is cause)
 
 
-def test_signals_without_evidence_ask_for_no_level() -> None:
+def test_fallback_guard_without_evidence_asks_for_no_level() -> None:
     assert SignalState.new(SETTINGS, {}).signals(1e9) == ()
     assert Watched().requests(100, 0.8).asked() == {}
 
 
-def test_a_fall_below_the_baseline_asks_for_a_shorter_block_and_says_of_what() -> None:
+def test_acceptance_drop_below_baseline_asks_for_short_block_and_names_the_workload() -> None:
     watched = Watched().requests(30, 0.55)
     assert watched.asked() == {Cause.ACCEPTANCE_DRIFT: FallbackLevel.SHORT_BLOCK}
     assert watched.evidence(Cause.ACCEPTANCE_DRIFT) == (
@@ -82,12 +82,12 @@ def test_a_fall_below_the_baseline_asks_for_a_shorter_block_and_says_of_what() -
     assert watched.guard.drift() == {"code": pytest.approx(2.0), "chat": 0.0}
 
 
-def test_each_kind_of_text_has_its_own_baseline_so_another_mix_is_no_drift() -> None:
+def test_acceptance_baselines_are_per_workload_so_a_changed_mix_is_no_drift() -> None:
     assert Watched().requests(100, 0.8, CODE).requests(100, 0.6, CHAT).asked() == {}
     assert Cause.ACCEPTANCE_DRIFT in Watched().requests(100, 0.6, CODE).asked()
 
 
-def test_a_kind_of_text_that_nobody_asks_for_any_more_asks_for_nothing() -> None:
+def test_drift_signal_of_a_workload_ends_two_windows_after_its_last_request() -> None:
     watched = Watched().requests(30, 0.55)
     watched.now += 2 * SETTINGS.window_seconds
     assert Cause.ACCEPTANCE_DRIFT in watched.asked()
@@ -95,7 +95,7 @@ def test_a_kind_of_text_that_nobody_asks_for_any_more_asks_for_nothing() -> None
     assert watched.asked() == {}
 
 
-def test_a_draft_models_norm_is_learnt_at_the_top_alone() -> None:
+def test_draft_model_acceptance_baseline_is_measured_only_at_top_level() -> None:
     low = Watched(SignalState.new(SETTINGS, {}, position=2)).requests(100, 0.7, CODE)
     assert low.guard.learnt() == {}
     lookup = Watched(SignalState.new(SETTINGS, {}, position=4)).requests(100, 0.3, LOOKUP)
@@ -105,7 +105,7 @@ def test_a_draft_models_norm_is_learnt_at_the_top_alone() -> None:
     assert top.guard.drift() == {"code": 0.0}
 
 
-def test_acceptance_below_the_floor_in_two_windows_asks_for_a_shorter_block() -> None:
+def test_acceptance_below_the_floor_in_two_windows_asks_for_short_block() -> None:
     watched = Watched(SignalState.new(SETTINGS, {})).requests(45, 0.39)  # a window and a half
     assert watched.asked() == {}
     watched.requests(16, 0.39)
@@ -115,7 +115,7 @@ def test_acceptance_below_the_floor_in_two_windows_asks_for_a_shorter_block() ->
     )
 
 
-def test_prompt_lookup_rightly_misses_and_only_its_cost_counts() -> None:
+def test_prompt_lookup_is_lowered_for_low_speedup_but_not_for_low_acceptance() -> None:
     watched = Watched(SignalState.new(SETTINGS, {}, position=4)).requests(100, 0.1, LOOKUP)
     assert watched.asked() == {}
     assert Watched(SignalState.new(SETTINGS, {}, position=4)).requests(100, 0.1, LOOKUP, costs=40.0).asked() == {
@@ -123,7 +123,7 @@ def test_prompt_lookup_rightly_misses_and_only_its_cost_counts() -> None:
     }
 
 
-def test_two_windows_below_break_even_ask_for_autoregressive() -> None:
+def test_two_windows_below_break_even_ask_for_the_autoregressive_level() -> None:
     watched = Watched().requests(30, 0.8, costs=90.0)
     assert watched.asked() == {}, "one window"
     watched.requests(35, 0.8, costs=90.0)
@@ -136,24 +136,24 @@ def test_two_windows_below_break_even_ask_for_autoregressive() -> None:
     assert watched.asked() == {Cause.BREAK_EVEN: FallbackLevel.AUTOREGRESSIVE}, "100 that the texts had room for"
 
 
-def test_unpriced_drafts_count_neither_for_nor_against_speed() -> None:
+def test_drafts_without_a_measured_cost_do_not_count_in_the_speedup() -> None:
     guard = Watched().guard
     unpriced = counts(20, 16, 4)
     unpriced.unpriced_drafts = 20
     assert guard.add_request(1.0, *CODE, unpriced).speed == guard.advance(1.0).speed
 
 
-def test_too_few_requests_in_a_window_move_nothing() -> None:
+def test_windows_with_too_few_requests_raise_no_fallback_signal() -> None:
     watched = Watched().requests(20, 0.8, costs=200.0, seconds=WINDOW / 9)
     assert watched.asked() == {}
 
 
-def test_a_request_without_a_draft_says_nothing() -> None:
+def test_request_without_drafts_leaves_the_fallback_guard_unchanged() -> None:
     before = Watched().guard
     assert before.add_request(1.0, *CODE, counts(0, 0, 0)) is before
 
 
-def test_a_step_begins_sums_and_windows_anew_and_keeps_what_was_learnt() -> None:
+def test_level_change_clears_all_fallback_signals_and_keeps_acceptance_baselines() -> None:
     watched = Watched().requests(100, 0.3, costs=90.0)
     for _ in range(3):
         watched.guard = watched.guard.add_failure(Cause.VERIFIER_ERRORS, watched.now).add_failure(
@@ -173,7 +173,9 @@ def test_a_step_begins_sums_and_windows_anew_and_keeps_what_was_learnt() -> None
         (Cause.DRAFTER_ERRORS, FallbackLevel.LIGHT_DRAFT),
     ],
 )
-def test_errors_within_a_window_are_hard_and_forgotten_after_it(cause: Cause, level: FallbackLevel) -> None:
+def test_three_decode_errors_within_a_window_raise_a_hard_signal_that_expires(
+    cause: Cause, level: FallbackLevel
+) -> None:
     watched = Watched()
     for at in (0.0, 299.0):
         watched.guard = watched.guard.add_failure(cause, at)
@@ -190,7 +192,7 @@ def test_errors_within_a_window_are_hard_and_forgotten_after_it(cause: Cause, le
     assert watched.asked() == {}
 
 
-def test_critical_memory_is_hard_once_it_has_lasted() -> None:
+def test_critical_memory_raises_a_hard_signal_after_its_minimum_duration() -> None:
     watched = Watched().read(2, MachineReading(True, None, None))
     assert watched.asked() == {}
     watched.read(1, MachineReading(True, None, None))
@@ -200,7 +202,7 @@ def test_critical_memory_is_hard_once_it_has_lasted() -> None:
     assert watched.read(1, MachineReading(False, None, None)).asked() == {}
 
 
-def test_a_reading_that_failed_neither_begins_nor_ends_nor_prolongs_a_spell() -> None:
+def test_unknown_thermal_reading_neither_starts_nor_ends_a_thermal_signal() -> None:
     watched = Watched().read(1, MachineReading(None, True, None)).read(20, MachineReading(None, None, None))
     assert watched.asked() == {}
     watched.read(1, MachineReading(None, True, None))
@@ -210,7 +212,7 @@ def test_a_reading_that_failed_neither_begins_nor_ends_nor_prolongs_a_spell() ->
     assert watched.read(1, MachineReading(None, False, None)).asked() == {}
 
 
-def test_a_spell_outlasts_a_step_and_what_was_swapped_before_it_does_not() -> None:
+def test_level_change_keeps_the_memory_signal_and_clears_the_swap_signal() -> None:
     watched = Watched()
     for read in range(5):
         watched.read(1, MachineReading(True, None, read * 64 * 2**20))
@@ -219,7 +221,7 @@ def test_a_spell_outlasts_a_step_and_what_was_swapped_before_it_does_not() -> No
     assert watched.asked() == {Cause.MEMORY: FallbackLevel.AUTOREGRESSIVE}
 
 
-def test_swap_ins_count_within_a_window_however_often_they_are_read() -> None:
+def test_swap_signal_depends_on_swap_in_growth_within_a_window() -> None:
     mega = 2**20
     slow, fast = Watched(), Watched()
     for read in range(400):
@@ -236,7 +238,7 @@ def test_swap_ins_count_within_a_window_however_often_they_are_read() -> None:
     assert again.read(1, MachineReading(None, None, 200 * mega)).asked() == {Cause.SWAP: FallbackLevel.LIGHT_DRAFT}
 
 
-def test_bad_canaries_ask_for_no_draft_until_good_ones_were_seen() -> None:
+def test_bad_canary_signal_asks_for_autoregressive_level_until_good_canaries() -> None:
     watched = Watched(SignalState.new(SETTINGS, {}, quality="17 of 20 canaries passed"))
     for verdict in (None, ProbeVerdict.FAILED, ProbeVerdict.TOO_FEW_SAMPLES):
         if verdict is not None:
@@ -265,7 +267,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(EVENTS)
-def test_signals_survive_any_order_of_events_and_have_reasons(
+def test_fallback_signals_have_their_level_and_evidence_under_random_events(
     events: list[tuple[str, float, int, int]],
 ) -> None:
     guard, now = SignalState.new(SETTINGS, KNOWN), 0.0

@@ -19,7 +19,7 @@ from draftd.planning.planner import FlagContext
 from draftd.settings import FallbackSettings, FlagSettings, ModelSettings, ServerSettings, Settings
 
 
-def test_state_file_is_found_again_and_private(tmp_path: Path) -> None:
+def test_state_file_is_read_back_and_private_to_its_user(tmp_path: Path) -> None:
     store = StateStore(tmp_path / "state.json")
     assert store.load() is None
     store.save('{"n": 1}')
@@ -29,7 +29,7 @@ def test_state_file_is_found_again_and_private(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_a_save_that_fails_half_way_leaves_the_one_before_and_nothing_else(
+def test_failed_state_file_save_leaves_the_previous_file_and_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = StateStore(tmp_path / "state.json")
@@ -52,7 +52,9 @@ def test_a_save_that_fails_half_way_leaves_the_one_before_and_nothing_else(
         (b" " * (4 * 1024 * 1024 + 1), "more than"),
     ],
 )
-def test_a_file_that_is_none_of_ours_says_what_is_wrong_with_it(tmp_path: Path, raw: bytes, complaint: str) -> None:
+def test_invalid_state_file_is_refused_with_the_fault_and_copied_to_a_broken_file(
+    tmp_path: Path, raw: bytes, complaint: str
+) -> None:
     path = tmp_path / "state.json"
     path.write_bytes(raw)
     store = StateStore(path)
@@ -65,7 +67,7 @@ def test_a_file_that_is_none_of_ours_says_what_is_wrong_with_it(tmp_path: Path, 
     assert store.load() == "{}"
 
 
-def test_a_folder_in_place_of_the_file_is_no_state(tmp_path: Path) -> None:
+def test_folder_in_place_of_the_state_file_is_refused_as_unreadable(tmp_path: Path) -> None:
     (tmp_path / "state.json").mkdir()
     with pytest.raises(ValueError, match="cannot be read"):
         StateStore(tmp_path / "state.json").load()
@@ -78,7 +80,7 @@ def test_half_written_state_file_of_a_killed_process_is_removed(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_state_folder_belongs_to_one_daemon_until_closed(tmp_path: Path) -> None:
+def test_state_folder_is_locked_by_one_daemon_until_closed(tmp_path: Path) -> None:
     first = StateFolder(tmp_path / "new" / "folder")
     assert (tmp_path / "new" / "folder").stat().st_mode & 0o077 == 0
     with pytest.raises(ConfigError, match=r"fallback\.state_dir.*no other daemon"):
@@ -88,7 +90,7 @@ def test_state_folder_belongs_to_one_daemon_until_closed(tmp_path: Path) -> None
     StateFolder(tmp_path / "new" / "folder").close()
 
 
-def test_a_process_that_is_killed_frees_its_folder(tmp_path: Path) -> None:
+def test_state_folder_lock_is_released_when_its_process_is_killed(tmp_path: Path) -> None:
     held = (
         "import sys, time; from pathlib import Path; from draftd.fallback.store import StateFolder\n"
         "StateFolder(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
@@ -105,13 +107,13 @@ def test_a_process_that_is_killed_frees_its_folder(tmp_path: Path) -> None:
     StateFolder(tmp_path).close()
 
 
-def test_a_folder_that_cannot_be_made_is_a_configuration_error(tmp_path: Path) -> None:
+def test_state_folder_that_cannot_be_created_raises_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"fallback\.state_dir.*can be written"):
         StateFolder(tmp_path / "file" / "folder")
 
 
-def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_in_a_read_only_folder_is_read_and_saving_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = PersistentState(settings(50551, tmp_path), {})
     first.store.save('{"n": 1}')
     first.close()
@@ -131,7 +133,7 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("full", [28, 30])
-def test_a_disk_that_takes_nothing_keeps_nothing_and_ends_nothing(
+def test_daemon_runs_without_saved_state_when_the_disk_refuses_a_state_folder(
     full: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(*_: object, **__: object) -> None:
@@ -144,7 +146,7 @@ def test_a_disk_that_takes_nothing_keeps_nothing_and_ends_nothing(
     assert os.strerror(full) in caplog.text
 
 
-def test_each_pair_of_models_has_a_state_of_its_own(tmp_path: Path) -> None:
+def test_state_folder_stores_separate_fallback_state_per_model_pair(tmp_path: Path) -> None:
     def of(model: str) -> PersistentState:
         return PersistentState(settings(50551, tmp_path).model_copy(update={"model": ModelSettings(path=model)}), {})
 
@@ -162,7 +164,7 @@ def settings(port: int, folder: Path | None = None) -> Settings:
     return Settings(server=ServerSettings(port=port), fallback=FallbackSettings(state_dir=folder))
 
 
-def test_the_folder_goes_by_the_port_and_nothing_is_kept_where_that_is_any(tmp_path: Path) -> None:
+def test_default_state_folder_is_per_port_and_absent_for_port_zero(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     first, second = PersistentState(settings(50551), environ), PersistentState(settings(50552), environ)
     assert first.store.path is not None
@@ -179,7 +181,7 @@ def test_the_folder_goes_by_the_port_and_nothing_is_kept_where_that_is_any(tmp_p
     nowhere.close()
 
 
-def test_a_folder_that_is_named_must_do_and_the_users_own_is_done_without(
+def test_locked_state_folder_is_an_error_if_configured_and_only_a_warning_by_default(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     taken = PersistentState(settings(50551), {"XDG_STATE_HOME": str(tmp_path)})
@@ -195,7 +197,7 @@ def test_a_folder_that_is_named_must_do_and_the_users_own_is_done_without(
 FILE = FlagSettings()
 
 
-def test_flag_set_on_one_daemon_of_a_user_leaves_the_other_alone(tmp_path: Path) -> None:
+def test_flag_file_is_per_port_so_daemons_of_one_user_do_not_share_flag_changes(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     both = [PersistentState(settings(port), environ) for port in (50551, 50552)]
     one, other = (FlagService(FILE, file=kept.flag_file(FILE)) for kept in both)
@@ -216,7 +218,7 @@ def test_flag_set_on_one_daemon_of_a_user_leaves_the_other_alone(tmp_path: Path)
     both[0].close()
 
 
-def test_daemon_without_a_folder_has_a_flag_file_that_goes_with_it(tmp_path: Path) -> None:
+def test_daemon_without_state_folder_uses_a_temporary_flag_file_deleted_at_close(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     holder, late, picked = (
         PersistentState(settings(50551), environ),
@@ -230,7 +232,7 @@ def test_daemon_without_a_folder_has_a_flag_file_that_goes_with_it(tmp_path: Pat
     assert [file is not None and file.parent.exists() for file in files] == [True, False, False]
 
 
-def test_flags_that_a_users_daemons_once_shared_begin_each_ones_own(
+def test_legacy_shared_flag_file_is_copied_once_to_the_per_port_flag_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     environ, old = {"XDG_STATE_HOME": str(tmp_path)}, tmp_path / "draftd" / "flags.json"

@@ -132,7 +132,7 @@ def play(course: Course, event: Event) -> None:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(EVENTS)
-def test_fallback_does_not_flap_whatever_comes(events: list[Event]) -> None:
+def test_fallback_level_does_not_flap_under_random_events(events: list[Event]) -> None:
     course = Course()
     for event in events:
         play(course, event)
@@ -141,7 +141,7 @@ def test_fallback_does_not_flap_whatever_comes(events: list[Event]) -> None:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(EVENTS)
-def test_fallback_returns_to_the_top_once_all_is_well(events: list[Event]) -> None:
+def test_fallback_level_returns_to_top_in_bounded_time_after_random_events_end(events: list[Event]) -> None:
     """The draft is good, the machine at ease, alerts are over: it comes back in a time that has a bound."""
     course = Course()
     for event in events:
@@ -155,7 +155,7 @@ def test_fallback_returns_to_the_top_once_all_is_well(events: list[Event]) -> No
     assert course.daemon.position == 0
 
 
-def test_a_kill_between_a_step_and_its_saving_comes_back_as_it_was_or_one_step_safer() -> None:
+def test_fallback_killed_between_step_and_save_restarts_at_the_same_or_a_lower_level() -> None:
     """A step down is saved before it is applied, a step up after: a kill can fall between."""
     course = Course()
     course.requests(30)
