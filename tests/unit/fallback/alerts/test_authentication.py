@@ -39,7 +39,7 @@ def outcome(authentication: Authentication, *headers: dict[str, str], body: byte
     return refused.result.value
 
 
-def test_a_signature_is_what_another_program_computes() -> None:
+def test_webhook_hmac_signature_matches_the_one_computed_by_openssl() -> None:
     """printf '1769860800:{"version": "1"}' | openssl dgst -sha256 -hmac a-secret-of-the-tests"""
     signature = "997b6d2d9dc562d400a7cf426e35c59a84f5dd39dc1ad9868ecf38e05292ccb2"
     assert signed(BODY, at=NOW) == {SIGNATURE: signature, TIMESTAMP: "1769860800"}
@@ -66,12 +66,12 @@ def test_a_signature_is_what_another_program_computes() -> None:
         ({"X-Other": TOKEN}, "no_credentials"),
     ],
 )
-def test_only_the_configured_token_authenticates_a_sender(headers: dict[str, str], found: str) -> None:
+def test_webhook_accepts_only_a_configured_bearer_token(headers: dict[str, str], found: str) -> None:
     assert outcome(ONLY_TOKEN, headers) == found
     assert outcome(EITHER, headers) == found
 
 
-def test_token_sent_in_two_headers_is_refused() -> None:
+def test_webhook_refuses_a_request_with_two_authorization_headers() -> None:
     assert outcome(ONLY_TOKEN, bearer(), bearer()) == "bad_token"
     assert outcome(ONLY_TOKEN, bearer("guess"), bearer()) == "bad_token"
 
@@ -104,38 +104,38 @@ def test_token_sent_in_two_headers_is_refused() -> None:
         ({}, "no_credentials"),
     ],
 )
-def test_only_a_fresh_signature_of_the_body_authenticates_a_sender(headers: dict[str, str], found: str) -> None:
+def test_webhook_accepts_only_a_valid_recent_signature_of_the_body(headers: dict[str, str], found: str) -> None:
     assert outcome(ONLY_SECRET, headers) == found
     assert outcome(EITHER, headers) == found
 
 
-def test_a_signature_without_its_time_is_refused_although_it_is_true() -> None:
+def test_webhook_refuses_a_signature_that_does_not_cover_a_timestamp() -> None:
     """Grafana signs only the body where no timestamp header is configured."""
     alone = hmac.new(SECRET.encode(), BODY, hashlib.sha256).hexdigest()
     assert outcome(ONLY_SECRET, {SIGNATURE: alone}) == "no_timestamp"
     assert outcome(ONLY_SECRET, {SIGNATURE: alone, TIMESTAMP: str(int(NOW))}) == "bad_signature"
 
 
-def test_headers_that_come_twice_are_refused() -> None:
+def test_webhook_refuses_repeated_signature_or_timestamp_headers() -> None:
     headers = signed(BODY, at=NOW)
     assert outcome(ONLY_SECRET, headers, {SIGNATURE: headers[SIGNATURE]}) == "bad_signature"
     assert outcome(ONLY_SECRET, headers, {TIMESTAMP: headers[TIMESTAMP]}) == "bad_timestamp"
 
 
-def test_credentials_of_a_kind_not_configured_are_refused() -> None:
+def test_webhook_refuses_credentials_of_a_kind_not_configured() -> None:
     assert outcome(ONLY_TOKEN, signed(BODY, at=NOW)) == "no_credentials"
     assert outcome(ONLY_SECRET, bearer()) == "no_credentials"
     assert outcome(ONLY_SECRET, bearer(SECRET)) == "no_credentials"
 
 
-def test_timestamp_header_may_have_another_name() -> None:
+def test_webhook_timestamp_header_name_is_configurable() -> None:
     other = Authentication([], SECRETS, "X-Time", 300.0)
     headers = signed(BODY, at=NOW)
     assert outcome(other, headers) == "no_timestamp"
     assert outcome(other, {SIGNATURE: headers[SIGNATURE], "x-time": headers[TIMESTAMP]}) == "signature"
 
 
-def test_refused_sender_is_told_which_credentials_are_accepted() -> None:
+def test_webhook_refusal_names_the_accepted_credentials() -> None:
     with pytest.raises(
         NotificationRefused, match=re.escape(f"bearer token in Authorization, or a signature in {SIGNATURE}")
     ):

@@ -42,11 +42,11 @@ def noticed(labels: dict[str, str], at: float = NOW, where: str = "a") -> Notice
     return notice_of(alert, where, "", NOW)
 
 
-def test_the_alerts_it_knows_are_those_that_the_rules_make() -> None:
+def test_webhook_accepts_exactly_the_alert_names_of_the_shipped_alert_rules() -> None:
     assert {rule.name for rule in alert_rules(Alerting())} == ACCEPTED_ALERTS
 
 
-def test_every_level_that_the_rules_ask_for_is_taken() -> None:
+def test_webhook_maps_each_shipped_alert_rule_to_its_level_and_severity() -> None:
     for rule in alert_rules(Alerting()):
         notice = noticed({"alertname": rule.name, **rule.labels})
         if rule.level is None:
@@ -59,7 +59,7 @@ def test_every_level_that_the_rules_ask_for_is_taken() -> None:
         assert notice.hard == (rule.severity == "critical")
 
 
-def test_alert_rules_select_by_values_the_daemon_counts() -> None:
+def test_alert_rules_select_label_values_that_the_daemon_counts() -> None:
     assert set(REFUSED_NOTIFICATIONS) < set(NotificationResult)
     (canaries,) = (rule for rule in alert_rules(Alerting()) if rule.name == "DraftdCanariesFail")
     assert f'draftd_signal="{Cause.QUALITY}"' in canaries.value
@@ -67,7 +67,7 @@ def test_alert_rules_select_by_values_the_daemon_counts() -> None:
     assert not {"InvalidRequest", "NotFound", "Unauthenticated"} & set(OWN_REFUSALS), "these are their client's"
 
 
-def test_a_level_of_the_ladder_and_one_of_the_remote_have_different_names() -> None:
+def test_ladder_and_remote_levels_have_distinct_label_names() -> None:
     """The same label asks for a level of either."""
     assert not {level.label for level in FallbackLevel} & {level.label for level in RemoteLevel}
 
@@ -80,7 +80,7 @@ def test_alert_asking_for_full_or_unknown_level_is_refused(level: str) -> None:
     assert refused.value.field == "alerts[4].labels.fallback_level"
 
 
-def test_no_notice_ever_asks_for_the_top() -> None:
+def test_alert_notices_never_ask_for_the_full_or_speculative_level() -> None:
     levels = {level.label for level in FallbackLevel} - {"full"}
     labels = [{"alertname": "DraftdSwapRising", "fallback_level": level} for level in levels]
     notices = [noticed(one) for one in labels]
@@ -90,14 +90,14 @@ def test_no_notice_ever_asks_for_the_top() -> None:
             noticed({"alertname": "DraftdRemoteSlow", "fallback_level": level})
 
 
-def test_an_alert_that_begins_days_ahead_would_make_true_ones_look_old() -> None:
+def test_alert_starting_more_than_a_day_ahead_is_refused() -> None:
     labels = {"alertname": "DraftdSwapRising", "fallback_level": "light_draft"}
     assert isinstance(noticed(labels, NOW + 86_000), Notice)
     with pytest.raises(InvalidRequest, match="a.startsAt"):
         noticed(labels, NOW + 87_000)
 
 
-def test_signatures_are_forgotten_by_time_and_never_for_lack_of_room() -> None:
+def test_replay_guard_forgets_signatures_by_age_and_asks_to_wait_when_full() -> None:
     clock = Clock()
     seen = ReplayGuard(600.0, capacity=3, clock=clock)
     for number in range(3):
@@ -114,7 +114,9 @@ def test_signatures_are_forgotten_by_time_and_never_for_lack_of_room() -> None:
     assert len(seen) == 1
 
 
-def test_a_flood_of_one_kind_is_a_line_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
+def test_rate_limited_log_writes_one_line_per_reason_and_counts_the_skipped_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = Clock()
     limited = RateLimitedLog(logging.getLogger("test"), seconds=30.0, clock=clock)
     for _ in range(1000):

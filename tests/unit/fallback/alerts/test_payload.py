@@ -16,14 +16,14 @@ from tests.webhook import PAYLOADS, alert, notification, payload
 
 
 @pytest.mark.parametrize("name", ["alertmanager-firing", "grafana-firing"])
-def test_recorded_payloads_are_understood_with_any_field_that_is_not_needed(name: str) -> None:
+def test_alert_parser_reads_recorded_payloads_and_ignores_unknown_fields(name: str) -> None:
     recorded = payload(name)
     more = recorded | {"new": {"a": [1]}, "alerts": [one | {"new": None} for one in recorded["alerts"]]}
     assert parse_notification(json.dumps(more).encode()) == parse_notification(json.dumps(recorded).encode())
     assert len(parse_notification(json.dumps(recorded).encode())) == len(recorded["alerts"])
 
 
-def test_a_notification_and_the_api_mean_the_same_alert() -> None:
+def test_alert_parser_reads_the_same_alert_from_webhook_and_alertmanager_api() -> None:
     """The notification has nanoseconds, the API milliseconds: neither may count as older."""
     (told,) = parse_notification((PAYLOADS / "alertmanager-firing.json").read_bytes())
     (listed,) = parse_alerts((PAYLOADS / "alertmanager-api.json").read_bytes())
@@ -41,12 +41,12 @@ def test_a_notification_and_the_api_mean_the_same_alert() -> None:
         ("2026-01-31T07:30:00.157-04:30", 1769860800.157),
     ],
 )
-def test_a_beginning_is_in_whole_milliseconds(written: str, seconds: float) -> None:
+def test_alert_start_time_is_truncated_to_whole_milliseconds(written: str, seconds: float) -> None:
     (found,) = parse_notification(notification(alert() | {"startsAt": written}))
     assert found.starts_at == seconds
 
 
-def test_silenced_and_inhibited_alerts_of_the_api_do_not_fire() -> None:
+def test_suppressed_alerts_of_the_alertmanager_api_do_not_fire() -> None:
     (one,) = json.loads((PAYLOADS / "alertmanager-api.json").read_text())
     states = ("active", "suppressed", "unprocessed")
     listed = [one | {"status": {"state": state}, "fingerprint": state} for state in states]
@@ -95,7 +95,9 @@ def changed(path: str, value: Any) -> bytes:
         ("alerts/0/startsAt", "2026-01-31T12:00:00+99:00", "alerts[0].startsAt: got '2026-01-31T12:00:00+99:00'; allo"),
     ],
 )
-def test_faulty_notification_field_is_named_with_value_and_allowed(path: str, value: Any, said: str) -> None:
+def test_faulty_alert_notification_field_is_named_with_value_and_allowed_values(
+    path: str, value: Any, said: str
+) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse_notification(changed(path, value))
     assert refused.value.message.startswith(said), refused.value.message
@@ -118,19 +120,19 @@ def test_faulty_notification_field_is_named_with_value_and_allowed(path: str, va
     ],
     ids=lambda body: repr(body[:16]),
 )
-def test_notification_that_is_no_json_is_refused(body: bytes) -> None:
+def test_alert_notification_that_is_not_valid_json_is_refused_with_a_short_message(body: bytes) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse_notification(body)
     assert len(refused.value.message) < 300
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b"3", b'"text"', b"{}", b"NaN", b"[1]"])
-def test_json_that_is_no_notification_is_refused(body: bytes) -> None:
+def test_json_that_is_no_alert_notification_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
         parse_notification(body)
 
 
-def test_the_number_of_alerts_is_bounded() -> None:
+def test_alert_notification_with_more_than_1000_alerts_is_refused() -> None:
     assert len(parse_notification(notification(*[alert()] * 1000))) == 1000
     with pytest.raises(InvalidRequest, match="a list of 1001"):
         parse_notification(notification(*[alert()] * 1001))
@@ -147,7 +149,7 @@ _JSON = st.recursive(
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=300) | _JSON.map(lambda value: json.dumps(value).encode()))
-def test_arbitrary_payload_is_refused_or_contains_no_alerts(body: bytes) -> None:
+def test_arbitrary_alert_payload_is_refused_or_contains_no_alerts(body: bytes) -> None:
     for parse in (parse_notification, parse_alerts):
         with contextlib.suppress(InvalidRequest):
             assert parse(body) == []

@@ -83,7 +83,7 @@ def listed(**changed: Any) -> dict[str, Any]:
     return dict(one | {"labels": labels} | changed)
 
 
-def test_each_poll_reports_all_firing_alerts() -> None:
+def test_alert_poller_reports_all_firing_alerts_at_each_poll() -> None:
     with served() as source, Polling(source.url) as polling:
         until(lambda: len(polling.told) >= 2)
         assert [one.fingerprint for one in polling.told[0]] == ["2b03077e5bc4dbfc"]
@@ -95,7 +95,7 @@ def test_each_poll_reports_all_firing_alerts() -> None:
     assert polling.telemetry.notifications == {}
 
 
-def test_poll_after_reload_sends_new_token() -> None:
+def test_alert_poller_sends_new_token_after_a_settings_reload() -> None:
     with served() as source, Polling(source.url, poll_token="sesame") as polling:
         until(lambda: bool(polling.told))
         polling.poller.reload(WebhookSettings(poll_url=source.url, poll_token="open"))
@@ -104,7 +104,7 @@ def test_poll_after_reload_sends_new_token() -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/api/alertmanager/grafana"])
-def test_poller_asks_alertmanager_and_grafana_alike(path: str) -> None:
+def test_alert_poller_sends_the_same_query_to_alertmanager_and_grafana(path: str) -> None:
     with served() as source, Polling(source.url + path, poll_token="sesame") as polling:
         until(lambda: bool(polling.told))
     first_request = source.asked[0]
@@ -119,7 +119,7 @@ def test_poller_asks_alertmanager_and_grafana_alike(path: str) -> None:
     }
 
 
-def test_poller_ignores_alerts_the_webhook_would_ignore() -> None:
+def test_alert_poller_ignores_foreign_suppressed_and_levelless_alerts() -> None:
     others = [
         listed(labels={"alertname": "Disk"}),
         listed(labels={"instance": "mini-2"}),
@@ -150,7 +150,7 @@ def test_poller_ignores_alerts_the_webhook_would_ignore() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_poll_that_fails_tells_nothing_and_says_so_once(
+def test_alert_poller_reports_no_alerts_and_logs_once_on_bad_answers(
     changed: dict[str, Any], result: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -168,14 +168,14 @@ def test_a_poll_that_fails_tells_nothing_and_says_so_once(
     assert set(polling.telemetry.polls) == {result, "ok"}
 
 
-def test_poll_of_an_unreachable_source_counts_as_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_alert_poller_counts_an_unreachable_source_as_failure(caplog: pytest.LogCaptureFixture) -> None:
     with Polling("http://127.0.0.1:9") as polling:
         until(lambda: polling.counted("unreachable") >= 2)
     assert polling.told == []
     assert len(caplog.messages) == 1
 
 
-def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
+def test_alert_poller_times_out_on_a_hanging_source() -> None:
     with served() as source:
         source.hang = threading.Event()
         with Polling(source.url, seconds=0.3) as polling:
@@ -183,7 +183,7 @@ def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
         assert polling.told == []
 
 
-def test_closing_does_not_wait_for_an_answer() -> None:
+def test_alert_poller_close_does_not_wait_for_a_pending_answer() -> None:
     with served() as source:
         source.hang = threading.Event()
         polling = Polling(source.url, seconds=60.0)
@@ -195,7 +195,7 @@ def test_closing_does_not_wait_for_an_answer() -> None:
         assert polling.poller.close(0)
 
 
-def test_alerts_refused_as_busy_are_delivered_at_the_next_poll() -> None:
+def test_polled_alerts_refused_as_busy_are_delivered_at_the_next_poll() -> None:
     def full(firing: Sequence[Notice]) -> None:
         raise QueueFull("many wait")
 
@@ -208,7 +208,7 @@ def test_alerts_refused_as_busy_are_delivered_at_the_next_poll() -> None:
             until(lambda: bool(polling.told))
 
 
-def test_failures_in_a_row_are_further_and_further_apart_up_to_a_bound() -> None:
+def test_alert_poller_doubles_its_wait_per_failure_up_to_a_bound() -> None:
     polling = Polling("http://127.0.0.1:9", poll_seconds=30)
     waits = []
     for failures in (0, 1, 2, 3, 4, 50):

@@ -26,7 +26,7 @@ STARTS = 1769860800.157  # 2026-01-31T12:00:00.157Z
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_grafanas_signed_payload_asks_for_what_its_alerts_ask_for(indent: int | None) -> None:
+def test_webhook_accepts_signed_grafana_payload_and_forwards_level_and_severity(indent: int | None) -> None:
     body = json.dumps(payload("grafana-firing"), indent=indent).encode()
     with Webhook(token=None) as webhook:
         assert webhook.send(body, signed(body)).json == {"result": "accepted", "applied": {"accepted": 2}}
@@ -38,7 +38,7 @@ def test_grafanas_signed_payload_asks_for_what_its_alerts_ask_for(indent: int | 
     assert webhook.counted == {"accepted": 1}
 
 
-def test_grafanas_payload_that_is_not_signed_needs_the_token() -> None:
+def test_webhook_without_a_secret_accepts_grafana_payload_only_with_the_bearer_token() -> None:
     body = (PAYLOADS / "grafana-firing.json").read_bytes()
     with Webhook(secret=None) as webhook:
         assert webhook.send(body, {}).status == 401
@@ -47,7 +47,7 @@ def test_grafanas_payload_that_is_not_signed_needs_the_token() -> None:
     assert len(webhook.controller.told) == 2
 
 
-def test_where_both_are_set_either_is_enough() -> None:
+def test_webhook_with_token_and_secret_accepts_either_credential() -> None:
     body = notification()
     with Webhook() as webhook:
         for headers in (bearer(), signed(body), bearer("wrong") | signed(body, at=time.time() - 1)):
@@ -55,7 +55,7 @@ def test_where_both_are_set_either_is_enough() -> None:
         assert webhook.send(body, bearer() | signed(body, "wrong")).status == 200
 
 
-def test_alertmanagers_payloads_say_when_an_alert_fires_and_when_it_is_over() -> None:
+def test_webhook_reads_firing_and_resolved_alerts_from_alertmanager_payloads() -> None:
     with Webhook() as webhook:
         for name in ("alertmanager-firing", "alertmanager-resolved"):
             assert webhook.send((PAYLOADS / f"{name}.json").read_bytes()).status == 200
@@ -64,7 +64,7 @@ def test_alertmanagers_payloads_say_when_an_alert_fires_and_when_it_is_over() ->
     assert (firing.starts_at, firing.fingerprint) == (over.starts_at, over.fingerprint) == (STARTS, "2b03077e5bc4dbfc")
 
 
-def test_an_alert_that_flaps_ends_on_a_line_that_is_true(caplog: pytest.LogCaptureFixture) -> None:
+def test_webhook_log_of_a_flapping_alert_ends_on_its_current_state(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     with Webhook() as webhook:
         for name in ("firing", "resolved") * 2:
@@ -75,7 +75,7 @@ def test_an_alert_that_flaps_ends_on_a_line_that_is_true(caplog: pytest.LogCaptu
     assert said == ["accepted", "resolved"] * 2
 
 
-def test_grafana_says_when_an_alert_is_over() -> None:
+def test_webhook_reads_resolved_alerts_from_grafana_payloads() -> None:
     with Webhook() as webhook:
         assert webhook.send((PAYLOADS / "grafana-resolved.json").read_bytes()).status == 200
     assert [notice.firing for notice in webhook.controller.told] == [False]
@@ -92,7 +92,7 @@ def test_grafana_says_when_an_alert_is_over() -> None:
         (Applied.FULL, "full"),
     ],
 )
-def test_the_answer_and_the_count_say_what_became_of_it(applied: Applied, counted: str) -> None:
+def test_webhook_response_and_metric_report_how_the_alert_was_applied(applied: Applied, counted: str) -> None:
     with Webhook() as webhook:
         webhook.controller.answer = lambda notices: [applied]
         assert webhook.send().json == {"result": counted, "applied": {applied.value: 1}}
@@ -100,7 +100,7 @@ def test_the_answer_and_the_count_say_what_became_of_it(applied: Applied, counte
 
 
 @pytest.mark.parametrize("error", [QueueFull("many wait", retry_after=2.5), NotServing("it is being loaded")])
-def test_webhook_asks_the_sender_to_repeat_what_it_cannot_take(error: Exception) -> None:
+def test_webhook_answers_503_with_retry_after_when_busy_and_accepts_the_retry(error: Exception) -> None:
     def refuse(notices: Sequence[Notice]) -> list[Applied]:
         raise error
 
@@ -116,7 +116,7 @@ def test_webhook_asks_the_sender_to_repeat_what_it_cannot_take(error: Exception)
     assert webhook.counted == {"busy": 1, "accepted": 1}
 
 
-def test_webhook_answers_500_on_a_bug_and_serves_the_next_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_webhook_answers_500_on_internal_error_and_serves_the_next_request(caplog: pytest.LogCaptureFixture) -> None:
     def fail(notices: Sequence[Notice]) -> list[Applied]:
         raise RuntimeError("a bug")
 
@@ -145,7 +145,7 @@ def test_webhook_answers_500_on_a_bug_and_serves_the_next_request(caplog: pytest
         ([alert(alertname="Disk"), alert(instance="mini-2")], "mini-1", "other_instance"),
     ],
 )
-def test_only_what_concerns_this_daemon_is_acted_on(
+def test_webhook_acts_only_on_known_alerts_with_a_level_for_this_instance(
     alerts: list[dict[str, object]], instance: str, counted: str
 ) -> None:
     with Webhook(instance) as webhook:
@@ -156,7 +156,7 @@ def test_only_what_concerns_this_daemon_is_acted_on(
     assert webhook.counted == {counted: 1}
 
 
-def test_the_answer_says_which_alerts_were_ignored_and_why() -> None:
+def test_webhook_response_lists_ignored_alerts_with_the_reason() -> None:
     with Webhook() as webhook:
         others = [alert(alertname="Disk"), alert(), alert(instance="mini-2")]
         assert webhook.send(notification(*others)).json["ignored"] == [
@@ -166,7 +166,7 @@ def test_the_answer_says_which_alerts_were_ignored_and_why() -> None:
 
 
 @pytest.mark.parametrize(("method", "status"), [("GET", 405), ("PUT", 405), ("HEAD", 405), ("DELETE", 405)])
-def test_only_a_post_is_a_notification(method: str, status: int) -> None:
+def test_webhook_answers_405_to_methods_except_post_and_404_to_unknown_paths(method: str, status: int) -> None:
     with Webhook() as webhook:
         answered = webhook.send(b"", method=method)
         assert (answered.status, answered.headers["Allow"]) == (status, "POST")
@@ -175,7 +175,7 @@ def test_only_a_post_is_a_notification(method: str, status: int) -> None:
     assert webhook.counted == {"bad_method": 1, "bad_path": 2}
 
 
-def test_the_rate_is_limited_and_says_when_to_come_again() -> None:
+def test_webhook_answers_429_with_retry_after_above_the_rate_limit() -> None:
     with Webhook(max_per_second=2) as webhook:
         answers = [webhook.send() for _ in range(4)]
         assert [one.status for one in answers[:2]] == [200, 200]
@@ -187,7 +187,7 @@ def test_the_rate_is_limited_and_says_when_to_come_again() -> None:
 
 
 @pytest.mark.parametrize("by", ["bearer", "signed"])
-def test_webhook_limits_rates_before_it_reads_a_body(by: str) -> None:
+def test_webhook_applies_rate_limit_before_reading_the_body(by: str) -> None:
     headers = bearer() if by == "bearer" else signed(b"")  # now: a signature ages
     with Webhook(max_per_second=0.1, body_seconds=60.0, request_seconds=60.0) as webhook:
         assert webhook.send().status == 200
@@ -198,7 +198,7 @@ def test_webhook_limits_rates_before_it_reads_a_body(by: str) -> None:
     assert webhook.counted == {"accepted": 1, "rate_limited": 1}
 
 
-def test_where_no_more_signatures_can_be_remembered_they_wait_and_none_is_forgotten() -> None:
+def test_webhook_with_full_replay_guard_answers_503_and_still_refuses_replays() -> None:
     bodies = [notification(alert(step=str(number))) for number in range(2)]
     with Webhook() as webhook:
         webhook.listener._senders.replay_guard = ReplayGuard(600.0, capacity=1)
@@ -212,7 +212,7 @@ def test_where_no_more_signatures_can_be_remembered_they_wait_and_none_is_forgot
     assert webhook.counted == {"accepted": 2, "busy": 1, "replayed": 1}
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_webhook_on_a_taken_port_raises_configuration_error_naming_the_port_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match="free") as refused:
@@ -220,21 +220,21 @@ def test_a_port_that_is_taken_is_named() -> None:
     assert (refused.value.field, refused.value.value) == ("webhook.port", port)
 
 
-def test_an_address_that_is_not_this_machines_is_named(tmp_path: Path) -> None:
+def test_webhook_on_an_unresolvable_host_raises_error_naming_the_host_setting(tmp_path: Path) -> None:
     settings = WebhookSettings(token=TOKEN, port=0).model_copy(update={"host": "nowhere.invalid"})
     with pytest.raises(ConfigError) as refused:
         WebhookListener(settings, list, Counting(), str).start()
     assert refused.value.field == "webhook.host"
 
 
-def test_webhook_starts_on_the_port_of_the_one_before() -> None:
+def test_webhook_can_rebind_a_port_just_closed_by_another_webhook() -> None:
     with Webhook() as first:
         first.send()
     with Webhook(port=first.port) as second:
         assert second.send().status == 200
 
 
-def test_closing_ends_its_threads_and_refuses_what_comes_then() -> None:
+def test_webhook_close_ends_its_threads_and_refuses_connections() -> None:
     webhook = Webhook()
     before = {thread.name for thread in threading.enumerate()}
     assert any(name.startswith("draftd-webhook") for name in before)
@@ -264,7 +264,7 @@ def test_webhook_listens_again_after_its_thread_failed(monkeypatch: pytest.Monke
         until(answered, 30, "it is begun again")
 
 
-def test_webhook_closes_while_its_controller_hangs() -> None:
+def test_webhook_close_returns_false_after_its_timeout_while_a_request_hangs() -> None:
     release = threading.Event()
 
     def hang(notices: Sequence[Notice]) -> list[Applied]:
@@ -288,7 +288,7 @@ def test_webhook_closes_while_its_controller_hangs() -> None:
     assert webhook.listener.close(10)
 
 
-def test_a_sender_that_asks_before_it_sends_is_answered() -> None:
+def test_webhook_answers_expect_100_continue_only_for_authenticated_senders() -> None:
     """curl does so with larger bodies: without an answer it would wait a second."""
     body = notification()
     with Webhook() as webhook, webhook.socket() as connection:
@@ -302,7 +302,7 @@ def test_a_sender_that_asks_before_it_sends_is_answered() -> None:
         assert connection.recv(1000).startswith(b"HTTP/1.1 401"), "who is not known need not send it"
 
 
-def test_tls_is_spoken_where_it_is_set(certified: tuple[Path, Path]) -> None:
+def test_webhook_with_a_certificate_serves_https_and_rejects_plain_http(certified: tuple[Path, Path]) -> None:
     cert, key = certified
     trusting = ssl.create_default_context(cafile=cert)
     with Webhook(tls=trusting, tls_cert=cert, tls_key=key) as webhook:
@@ -315,7 +315,7 @@ def test_tls_is_spoken_where_it_is_set(certified: tuple[Path, Path]) -> None:
         assert webhook.send().status == 200
 
 
-def test_handshakes_that_never_end_take_nobodys_room(certified: tuple[Path, Path]) -> None:
+def test_webhook_evicts_stalled_tls_handshakes_to_serve_a_real_request(certified: tuple[Path, Path]) -> None:
     cert, key = certified
     trusting = ssl.create_default_context(cafile=cert)
     with (
@@ -335,7 +335,7 @@ def test_handshakes_that_never_end_take_nobodys_room(certified: tuple[Path, Path
     assert webhook.counted["accepted"] == 1
 
 
-def test_a_connection_in_the_handshake_when_it_closes_does_not_hold_it_up(certified: tuple[Path, Path]) -> None:
+def test_webhook_close_does_not_wait_for_a_stalled_tls_handshake(certified: tuple[Path, Path]) -> None:
     cert, key = certified
     webhook = Webhook(tls_cert=cert, tls_key=key, request_seconds=60.0)
     with webhook.socket() as connection, webhook.socket():
@@ -344,7 +344,9 @@ def test_a_connection_in_the_handshake_when_it_closes_does_not_hold_it_up(certif
         assert webhook.listener.close(10)
 
 
-def test_a_certificate_that_cannot_be_used_is_named(certified: tuple[Path, Path], tmp_path: Path) -> None:
+def test_webhook_with_unusable_tls_key_raises_configuration_error_naming_the_setting(
+    certified: tuple[Path, Path], tmp_path: Path
+) -> None:
     cert, _ = certified
     other = tmp_path / "other.key"
     other.write_text("no key")
