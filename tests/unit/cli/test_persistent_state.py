@@ -63,24 +63,26 @@ def test_saved_draft_costs_are_read_back_by_the_next_daemon_with_the_same_model_
     assert LearntStore(settings(pair), tmp_path).recall() == LEARNT
 
 
-def test_configured_cost_file_saves_draft_costs_without_a_state_folder(pair: ModelSettings, tmp_path: Path) -> None:
+def test_configured_draft_cost_file_works_without_a_state_folder(pair: ModelSettings, tmp_path: Path) -> None:
     chosen = settings(pair, learnt_file=tmp_path / "mine.json")
     kept(chosen, None)
     assert LearntStore(chosen, None).recall() == LEARNT
     assert not (tmp_path / "learnt.json").exists()
 
 
-def test_draft_costs_are_not_saved_without_a_cost_file_or_state_folder(pair: ModelSettings, tmp_path: Path) -> None:
+def test_draft_costs_are_not_saved_without_a_configured_file_or_state_folder(
+    pair: ModelSettings, tmp_path: Path
+) -> None:
     kept(settings(pair), None)
     assert LearntStore(settings(pair), None).recall() is None
 
 
-def test_cost_file_in_a_missing_folder_raises_configuration_error(pair: ModelSettings, tmp_path: Path) -> None:
+def test_draft_cost_file_in_a_missing_folder_raises_configuration_error(pair: ModelSettings, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="engine.learnt_file.*a file in an existing folder"):
         LearntStore(settings(pair, learnt_file=tmp_path / "none" / "learnt.json"), tmp_path)
 
 
-def test_draft_speedup_is_read_from_the_cost_file_without_touching_unfinished_saves(
+def test_draft_speedup_is_readable_from_the_draft_cost_file_while_a_daemon_saves(
     pair: ModelSettings, tmp_path: Path
 ) -> None:
     chosen = settings(pair).model_copy(update={"fallback": FallbackSettings(state_dir=tmp_path)})
@@ -101,7 +103,7 @@ def test_draft_speedup_is_read_from_the_cost_file_without_touching_unfinished_sa
     assert not list(tmp_path.glob("*.broken"))
 
 
-def test_cost_file_identity_changes_with_models_adapter_batch_depth_or_blas(
+def test_draft_cost_file_identity_changes_with_models_adapter_batch_depth_or_blas(
     pair: ModelSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = identity(settings(pair))
@@ -125,7 +127,7 @@ def test_cost_file_identity_changes_with_models_adapter_batch_depth_or_blas(
     assert identity(settings(pair)) != touched
 
 
-def test_damaged_cost_file_is_reported_and_ignored(
+def test_damaged_draft_cost_file_is_reported_and_ignored(
     pair: ModelSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept(settings(pair), tmp_path)
