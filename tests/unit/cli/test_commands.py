@@ -489,11 +489,11 @@ def test_status_prefix_cache_line_gives_capacity_in_tokens_and_a_warning_line_be
 
 
 @pytest.mark.parametrize("target", ["127.0.0.1:65536", "[::1]:70000", "localhost:0"])
-def test_target_with_port_out_of_range_is_refused(target: str) -> None:
+def test_daemon_address_with_port_out_of_range_is_refused(target: str) -> None:
     with pytest.raises(ConfigError, match="--target: got .*a port from 1 to 65535"):
         DaemonOptions(target).connect()
 
 
 @pytest.mark.parametrize("target", ["127.0.0.1:65535", "[::1]:1", "unix:/run/draftd.sock"])
-def test_target_with_valid_port_or_unix_socket_is_accepted(target: str) -> None:
+def test_daemon_address_with_valid_port_or_unix_socket_is_accepted(target: str) -> None:
     DaemonOptions(target).connect().close()

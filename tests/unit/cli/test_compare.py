@@ -87,20 +87,22 @@ def paced(rate: float, *, chunks: int = 11, first_token: int = 1, counts: pb.Dra
     return Capture(0.0, 0.0, arrivals[-1], tuple(arrivals), (*responses, pb.GenerateResponse(finished=finished)))
 
 
-def test_chunk_text_is_split_into_drafted_and_target_pieces_by_token_text_lengths() -> None:
+def test_response_chunk_is_split_into_drafted_and_target_text_by_token_lengths() -> None:
     chunk = pb.Chunk(
         text="def add(a", token_ids=[1, 2, 3, 4], from_draft=[True, True, True, False], text_lengths=[3, 4, 1, 1]
     )
     assert split(chunk) == [Piece("def add(", True), Piece("a", False)]
 
 
-def test_chunk_text_beyond_its_token_lengths_counts_as_target_text() -> None:
+def test_response_chunk_text_beyond_its_token_lengths_counts_as_target_text() -> None:
     chunk = pb.Chunk(text="abc", token_ids=[1], from_draft=[True], text_lengths=[1])
     assert split(chunk) == [Piece("a", True), Piece("bc", False)]
 
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.booleans()), max_size=8), st.text(max_size=3))
-def test_chunk_pieces_always_join_to_the_whole_chunk_text(tokens: list[tuple[str, bool]], rest: str) -> None:
+def test_drafted_and_target_pieces_of_a_response_chunk_join_to_its_whole_text(
+    tokens: list[tuple[str, bool]], rest: str
+) -> None:
     chunk = pb.Chunk(
         text="".join(text for text, _ in tokens) + rest,
         token_ids=range(len(tokens)),

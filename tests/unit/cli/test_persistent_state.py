@@ -174,7 +174,7 @@ def test_settings_without_a_model_resolve_to_the_embedded_target_and_draft() -> 
     assert identity(Settings(model=ModelSettings(path="hub/id")))["target"] == {"path": "hub/id", "files": {}}
 
 
-def test_pair_key_differs_for_different_target_draft_adapter_or_drafter_settings() -> None:
+def test_model_pair_key_differs_for_different_target_draft_adapter_or_drafter_settings() -> None:
     settings = [
         ModelSettings(),
         ModelSettings(path="a"),
@@ -189,7 +189,7 @@ def test_pair_key_differs_for_different_target_draft_adapter_or_drafter_settings
     assert all(one != other for one, other in itertools.combinations(pairs, 2))
 
 
-def test_pair_key_ignores_settings_left_at_their_defaults() -> None:
+def test_model_pair_key_ignores_settings_left_at_their_defaults() -> None:
     draft = DRAFT_MODEL
     assert pair_of(ModelSettings(path="a", draft_path="b", drafter=draft)) == "a b"  # as the first release saved it
     assert pair_of(ModelSettings()) == "None None"

@@ -28,7 +28,7 @@ def test_rank_group_refuses_prefix_disk_idle_unload_verify_and_remote_settings(n
         group_plan_of(shared, {})
 
 
-def test_distributed_ranks_setting_gives_a_group_plan_of_that_size() -> None:
+def test_distributed_ranks_setting_determines_the_rank_group_size() -> None:
     plan = group_plan_of(load_settings(None, {"distributed.ranks": 3}, {}), {})
     assert plan is not None
     assert plan.size == 3

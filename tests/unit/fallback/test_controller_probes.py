@@ -30,7 +30,7 @@ from tests.unit.fallback.controlled import (
 FALLEN = 0.55  # well below what was learnt, above the floor
 
 
-def test_bad_probe_does_not_raise_the_level_and_is_repeated_after_a_cooldown() -> None:
+def test_bad_probe_does_not_raise_fallback_level_and_is_repeated_after_a_cooldown() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, SHORT_BLOCK)
     controlled.runner.verdict = ProbeVerdict.BAD
@@ -39,7 +39,7 @@ def test_bad_probe_does_not_raise_the_level_and_is_repeated_after_a_cooldown() -
     assert set(controlled.runner.probed) == {LADDER[TOP]}
 
 
-def test_ladder_recovers_past_a_level_whose_drafter_fails_its_probe() -> None:
+def test_fallback_ladder_recovers_past_a_level_whose_drafter_fails_its_probe() -> None:
     controlled = Controlled()
     controlled.runner.verdicts[LADDER[LIGHT]] = ProbeVerdict.BAD
     tell_and_resolve(controlled, PLAIN, hard=True)
@@ -75,7 +75,7 @@ def test_probes_on_a_busy_daemon_stay_within_the_configured_time_share() -> None
     assert never.runner.probed == []
 
 
-def test_good_probe_begun_before_a_step_down_does_not_raise_the_level() -> None:
+def test_good_probe_begun_before_a_step_down_does_not_raise_the_fallback_level() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, SHORT_BLOCK)
     controlled.runner.slow = True
@@ -88,7 +88,7 @@ def test_good_probe_begun_before_a_step_down_does_not_raise_the_level() -> None:
     assert controlled.until(9 * COOLDOWN) == BOTTOM
 
 
-def test_good_probe_of_replaced_draft_weights_does_not_raise_the_level() -> None:
+def test_good_probe_of_replaced_draft_weights_does_not_raise_the_fallback_level() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, SHORT_BLOCK)
     controlled.runner.slow = True
@@ -102,7 +102,7 @@ def test_good_probe_of_replaced_draft_weights_does_not_raise_the_level() -> None
     assert controlled.until(3 * COOLDOWN) == SHORT
 
 
-def test_level_with_a_bad_probe_is_probed_first_again_after_a_level_change() -> None:
+def test_fallback_level_with_a_bad_probe_is_probed_first_again_after_a_level_change() -> None:
     controlled = Controlled()
     controlled.runner.verdicts[LADDER[LIGHT]] = ProbeVerdict.BAD
     controlled.runner.verdict = ProbeVerdict.TOO_FEW_SAMPLES
@@ -210,7 +210,7 @@ def drifting(controlled: Controlled) -> None:
     controlled.traffic(controlled.now + 2 * WINDOW, FALLEN)
 
 
-def test_acceptance_drift_with_a_good_probe_resets_the_baseline_and_keeps_the_level() -> None:
+def test_acceptance_drift_with_a_good_probe_resets_baseline_and_keeps_fallback_level() -> None:
     controlled = Controlled()
     drifting(controlled)
     assert controlled.position == TOP
@@ -225,7 +225,7 @@ def test_acceptance_drift_with_a_good_probe_resets_the_baseline_and_keeps_the_le
 
 
 @pytest.mark.parametrize("verdict", [ProbeVerdict.BAD, ProbeVerdict.FAILED, ProbeVerdict.TOO_FEW_SAMPLES])
-def test_acceptance_drift_without_a_good_probe_lowers_the_level(verdict: ProbeVerdict) -> None:
+def test_acceptance_drift_without_a_good_probe_lowers_the_fallback_level(verdict: ProbeVerdict) -> None:
     controlled = Controlled()
     controlled.runner.verdict = verdict
     drifting(controlled)
@@ -234,7 +234,7 @@ def test_acceptance_drift_without_a_good_probe_lowers_the_level(verdict: ProbeVe
     assert controlled.runner.probed[0] == LADDER[TOP]
 
 
-def test_acceptance_drift_lowers_the_level_after_a_cooldown_if_its_probe_never_ends() -> None:
+def test_acceptance_drift_lowers_fallback_level_after_a_cooldown_if_its_probe_hangs() -> None:
     controlled = Controlled()
     controlled.traffic(10 * COOLDOWN, GOOD)
     controlled.runner.slow = True
@@ -249,7 +249,7 @@ def test_acceptance_drift_lowers_the_level_after_a_cooldown_if_its_probe_never_e
     assert controlled.position == SHORT
 
 
-def test_acceptance_drift_without_a_probe_baseline_lowers_the_level_unprobed() -> None:
+def test_acceptance_drift_without_a_probe_baseline_lowers_fallback_level_unprobed() -> None:
     controlled = Controlled()
     controlled.runner.unlearn()
     controlled.runner.teaches = False

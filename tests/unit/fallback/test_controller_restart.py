@@ -291,7 +291,7 @@ def test_restart_at_the_autoregressive_level_releases_draft_weights() -> None:
     assert again.engine.held == frozenset[DrafterName]()
 
 
-def test_restart_adds_current_level_to_a_journal_that_ends_at_another_level() -> None:
+def test_restart_adds_current_fallback_level_to_a_journal_ending_at_another_level() -> None:
     store, journal = MemoryStore(), Journal()
     tell(Controlled(store, journal=journal), notice(LIGHT_DRAFT, hard=True))
     assert Controlled(store, journal=journal).told == [("full", "light_draft prompt_lookup", "alert")]

@@ -42,7 +42,7 @@ def test_operator_hold_overrides_a_critical_alert_until_the_hold_expires() -> No
     assert controlled.journal.latest(3)[0].evidence == "by an operator, until 2027-01-15 08:08:20 UTC"
 
 
-def test_hold_of_a_higher_level_waits_until_draft_weights_are_loaded() -> None:
+def test_operator_hold_of_a_higher_level_waits_until_draft_weights_are_loaded() -> None:
     controlled = Controlled()
     tell(controlled, notice(PLAIN, hard=True))
     assert controlled.engine.held == frozenset()
@@ -57,7 +57,7 @@ def test_hold_of_a_higher_level_waits_until_draft_weights_are_loaded() -> None:
     assert controlled.controller.release() is False
 
 
-def test_hold_of_the_current_level_is_recorded_in_the_journal() -> None:
+def test_operator_hold_of_the_current_fallback_level_is_recorded_in_the_journal() -> None:
     controlled = Controlled()
     controlled.controller.hold(FULL, None)
     controlled.controller.release()
@@ -65,7 +65,7 @@ def test_hold_of_the_current_level_is_recorded_in_the_journal() -> None:
     assert {transition.subject for transition in controlled.journal.latest(2)} == {Subject.LEVEL}
 
 
-def test_draft_load_failure_prevents_step_up_and_is_retried_once_per_cooldown() -> None:
+def test_draft_load_failure_prevents_fallback_step_up_and_is_retried_once_per_cooldown() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, PLAIN, hard=True)
     controlled.engine.failure = ModelLoadError("the folder is empty")
@@ -88,7 +88,7 @@ def test_draft_weights_that_never_finish_loading_are_given_up_and_released() -> 
     assert controlled.trace.done[-1] == "keep "
 
 
-def test_alert_while_draft_weights_load_cancels_the_step_up() -> None:
+def test_alert_while_draft_weights_load_cancels_the_fallback_step_up() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, LIGHT_DRAFT, hard=True)
     controlled.engine.slow = True

@@ -165,7 +165,7 @@ def test_operator_hold_overrides_hard_signals_until_it_expires() -> None:
     assert climb.at(1e9, hard()) == 0
 
 
-def test_renewed_hold_becomes_the_recorded_cause_of_the_level() -> None:
+def test_renewed_operator_hold_becomes_the_recorded_cause_of_the_fallback_level() -> None:
     climb = Climb(LadderState(hold=Hold(2)))
     climb.at(0)
     climb.state = replace(climb.state, hold=Hold(2, until=1000.0))

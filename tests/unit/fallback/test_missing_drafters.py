@@ -79,7 +79,7 @@ def test_ladder_steps_up_without_a_probe_past_levels_with_missing_drafter(drafte
     assert WHY in str(controlled.controller.state().signal)
 
 
-def test_step_up_to_a_level_with_missing_drafter_still_waits_the_full_time() -> None:
+def test_fallback_step_up_to_a_level_with_missing_drafter_still_waits_the_full_time() -> None:
     controlled = without_draft(PROMPT_LOOKUP)
     tell_and_resolve(controlled, LIGHT_DRAFT, hard=True)
     assert controlled.position == LIGHT

@@ -157,7 +157,7 @@ def test_probe_acceptance_below_its_measured_baseline_is_bad() -> None:
         assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.GOOD
 
 
-def test_bad_probe_sets_no_baseline() -> None:
+def test_bad_probe_sets_no_acceptance_baseline() -> None:
     engine = Answering(counts=counted(accepted=5, rollbacks=10))
     with probe_runner(engine) as (runner, _):
         assert runner.probe(FULL, learn=True).result(SOON).verdict is ProbeVerdict.BAD
@@ -190,7 +190,7 @@ def test_canaries_failing_only_speculatively_are_bad_and_name_the_decode_mode() 
     assert report.verdict is ProbeVerdict.BAD
 
 
-def test_passing_canaries_that_diverge_are_bad_except_at_near_ties_on_metal() -> None:
+def test_passing_canaries_with_diverging_text_are_bad_except_at_near_ties_on_metal() -> None:
     strict = canaries_run(Answering(text="yes or no", drafted="yes oh no", gap=0.1))
     assert strict.outcomes[0] == CanaryOutcome("p0", True, True, Divergence(5, 0.1))
     assert strict.verdict is ProbeVerdict.BAD
@@ -307,7 +307,7 @@ def test_canaries_wait_for_queued_client_requests_and_are_never_good_when_cut_sh
     assert (worse.verdict, len(worse.outcomes)) == (ProbeVerdict.BAD, 1)
 
 
-def test_probe_after_a_failed_probe_can_be_good() -> None:
+def test_probe_runner_completes_a_probe_after_a_failed_probe() -> None:
     engine = Answering(refusal=RuntimeError("broken"))
     with probe_runner(engine) as (runner, _):
         assert runner.probe(FULL).result(SOON).verdict is ProbeVerdict.FAILED

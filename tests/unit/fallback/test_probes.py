@@ -106,7 +106,7 @@ def test_probe_with_too_few_drafted_tokens_has_no_verdict() -> None:
         assert report.acceptance is None
 
 
-def test_step_up_needs_a_good_recent_probe_of_a_higher_level_since_the_last_step() -> None:
+def test_fallback_step_up_needs_a_good_recent_probe_of_a_higher_level() -> None:
     state, report = LadderState(2, since=1000.0), ProbeReport(LADDER[1], ProbeVerdict.GOOD, "fine")
     assert permits(report, 1001.0, state, LADDER, LIMITS, 1050.0)
     assert permits(replace(report, level=LADDER[0]), 1001.0, state, LADDER, LIMITS, 1050.0)

@@ -99,7 +99,7 @@ def test_short_link_outage_does_not_lower_the_remote_level() -> None:
     assert lately(controlled) == []
 
 
-def test_long_round_trip_lowers_remote_level_to_streaming_until_it_is_short_again() -> None:
+def test_long_round_trip_lowers_remote_level_to_streaming_until_short_again() -> None:
     controlled = Controlled(link=LINK)
     assert controlled.remote is not None
     controlled.at(1)

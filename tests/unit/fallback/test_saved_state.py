@@ -92,7 +92,7 @@ def test_operator_hold_runs_down_across_restarts_after_the_clock_was_set_back(tm
         (6, ladder_levels(0, (), DRAFT, ()), 0),
     ],
 )
-def test_saved_level_of_another_ladder_maps_to_the_nearest_lower_level(
+def test_saved_fallback_level_of_another_ladder_maps_to_the_nearest_lower_level(
     position: int, ladder: tuple[Any, ...], found: int
 ) -> None:
     assert parse(state(position).model_dump_json(), ladder).ladder.position == found

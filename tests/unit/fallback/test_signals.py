@@ -153,7 +153,7 @@ def test_request_without_drafts_leaves_the_fallback_guard_unchanged() -> None:
     assert before.add_request(1.0, *CODE, counts(0, 0, 0)) is before
 
 
-def test_level_change_clears_all_fallback_signals_and_keeps_acceptance_baselines() -> None:
+def test_level_change_clears_request_and_error_signals_and_keeps_acceptance_baselines() -> None:
     watched = Watched().requests(100, 0.3, costs=90.0)
     for _ in range(3):
         watched.guard = watched.guard.add_failure(Cause.VERIFIER_ERRORS, watched.now).add_failure(

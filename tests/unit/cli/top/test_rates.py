@@ -71,7 +71,7 @@ def test_top_draft_figures_are_none_when_nothing_was_ever_drafted() -> None:
     assert (figures.drafting, figures.tokens_per_forward) == (0.0, 1.0)
 
 
-def test_top_speedup_is_none_without_break_even_costs_and_extrapolated_from_partial_ones() -> None:
+def test_top_speedup_is_none_without_draft_costs_and_extrapolates_partly_known_costs() -> None:
     assert drafting(draft_counts(counts(10, 40, 30), 40)).speedup is None
     assert drafting(draft_counts(counts(10, 40, 30, break_even=15.0), 40)).speedup == 1.6
     partly = counts(10, 40, 30, break_even=6.0)

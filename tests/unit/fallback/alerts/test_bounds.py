@@ -73,7 +73,7 @@ def test_ladder_and_remote_levels_have_distinct_label_names() -> None:
 
 
 @pytest.mark.parametrize("level", ["full", "FULL", "Short_Block", "0", "none", " short_block", "short block", "\x00"])
-def test_alert_asking_for_full_or_unknown_level_is_refused(level: str) -> None:
+def test_alert_asking_for_full_or_unknown_fallback_level_is_refused(level: str) -> None:
     labels = {"alertname": "DraftdSwapRising", "fallback_level": level}
     with pytest.raises(BadLevel, match="autoregressive, light_draft, local, short_block, streaming") as refused:
         noticed(labels, where="alerts[4]")
