@@ -15,11 +15,13 @@ import pytest
 from hypothesis import settings
 
 from draftd.models.blas import load_blas
+from tests.forked_daemon import heed_signals
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers share the cores: a thread each and no more. Read when the library is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 load_blas()
+heed_signals()
 
 from draftd.engine import calibration  # noqa: E402
 

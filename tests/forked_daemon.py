@@ -60,11 +60,20 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
 
+def heed_signals() -> None:
+    """Undoes ignored SIGINT and SIGHUP, which this process and its children inherit from nohup or a shell's background
+    job: tests stop what they start by these signals."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
 _STARTING = threading.Lock()  # two daemons are often started at once, and the server takes this process's environment
 
 
 def start(main: Callable[..., object], *arguments: object, environ: Mapping[str, str]) -> Child:
     """Runs `main`, a function of a module, with `environ` for its whole environment."""
+    heed_signals()
     context: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "forkserver")
     if sys.platform != "darwin":
         with _STARTING:

@@ -39,6 +39,7 @@ from draftd.models.hub import (
 )
 
 if TYPE_CHECKING:
+    import httpx2
     from huggingface_hub.hf_api import ModelInfo
 
 _STREAMS = 4  # files at a time
@@ -149,13 +150,16 @@ class _Download:
         return folder
 
     def _list_files(self) -> ModelInfo:
+        import httpx2
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError
 
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return HfApi().model_info(self._repo, revision=REVISION, files_metadata=True, timeout=ANSWER_SECONDS)
-            except HfHubHTTPError as error:
+            except httpx2.TimeoutException:
+                raise
+            except (httpx2.TransportError, HfHubHTTPError) as error:
                 if attempt == _ATTEMPTS or (pause := _pause(error, attempt)) is None:
                     raise
                 time.sleep(pause)
@@ -217,7 +221,8 @@ class _Download:
         from huggingface_hub.errors import HfHubHTTPError
 
         url = hf_hub_url(self._repo, blob.name, revision=commit)
-        with blob.partial.open("ab") as file:
+        # A client of its own: huggingface_hub closes the one that all threads share when any of them cannot connect.
+        with httpx2.Client(follow_redirects=True, timeout=ANSWER_SECONDS) as client, blob.partial.open("ab") as file:
             if file.tell() > blob.size:
                 file.truncate(0)
             heard, failures, short = time.monotonic(), 0, 0
@@ -225,7 +230,7 @@ class _Download:
                 if self._stop.is_set():
                     raise _Stopped
                 try:
-                    self._stream(url, file, begin, blob.size)
+                    self._stream(client, url, file, begin, blob.size)
                     short += 1
                     if short == _ATTEMPTS and file.tell() < blob.size:
                         raise _other_file(blob)
@@ -243,14 +248,14 @@ class _Download:
             if begin > blob.size or hashlib.file_digest(file, "sha256").hexdigest() != blob.sha256:
                 raise _other_file(blob)
 
-    def _stream(self, url: str, file: BinaryIO, begin: int, end: int) -> None:
+    def _stream(self, client: httpx2.Client, url: str, file: BinaryIO, begin: int, end: int) -> None:
         """Receives one answer of the hub from byte `begin` on; an answer beyond `end` is not read to its end."""
-        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
         headers = build_hf_headers() | {"Accept-Encoding": "identity"}
         if begin:
             headers["Range"] = f"bytes={begin}-"
-        with get_session().stream("GET", url, headers=headers, timeout=ANSWER_SECONDS) as response:
+        with client.stream("GET", url, headers=headers) as response:
             hf_raise_for_status(response)
             if begin and response.status_code != 206:  # the hub ignored the range: this is the file from its beginning
                 file.truncate(0)

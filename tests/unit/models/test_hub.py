@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx2
 import huggingface_hub.constants
 import pytest
 
@@ -212,6 +213,22 @@ def test_interrupted_hub_connection_resumes_download_within_one_run(fake: Hub) -
     fake.faults[0].times = 2
     assert (folder_of() / "model.safetensors").read_bytes() == WEIGHTS
     assert fake.parts("model.safetensors") == [(0, 100_000), (100_000, 200_000), (200_000, 300_000)]
+
+
+def test_download_survives_listing_and_shared_client_that_break(fake: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = iter((httpx2.ConnectError("Bad file descriptor"), httpx2.RemoteProtocolError("cut")))
+
+    def list_files(*arguments: object, **options: object) -> object:
+        for failure in failures:
+            raise failure
+        return model_info(*arguments, **options)
+
+    model_info = huggingface_hub.HfApi.model_info
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", list_files)
+    fake.bytes_per_second = 2e6
+    # As huggingface_hub does when another thread cannot connect.
+    assert folder_of(progress=lambda line: huggingface_hub.close_session()).name == fake.commit(NAME)
+    assert fake.parts("model.safetensors") == [(0, len(WEIGHTS))]
 
 
 def test_interrupted_hub_download_is_resumed_by_the_next_start(fake: Hub) -> None:
