@@ -184,7 +184,7 @@ class QualityOptions(Options):
         """Pairs of an autoregressive arm and its speculative one. Raises OptionError if the options are not settled."""
         for name in ("block_length", "drafter"):
             if getattr(self, name) is None:
-                raise OptionError(f"{self.stage}.json: {name}", None, "what the run began with: it must be given")
+                raise OptionError(f"{self.stage}.json: {name}", None, "the value that the run began with")
         assert self.block_length, self
         greedy = Arm(self.block_length, self.drafter)
         both = (greedy, replace(greedy, temperature=self.temperature)) if self.temperature else (greedy,)

@@ -312,7 +312,7 @@ def hold_ladder(client: DraftdClient) -> Iterator[None]:
     """
     variant = client.status().flag_variant
     if variant == "off":
-        raise NotMeasurable("flag", variant, "on, while speculation is measured: draftd flag set on")
+        raise NotMeasurable("flag", variant, "on, while speculation is measured: run `draftd flag set on`")
     try:
         before = client.level()
     except CallError as error:
@@ -323,7 +323,7 @@ def hold_ladder(client: DraftdClient) -> Iterator[None]:
     if before.HasField("hold"):
         level = before.ladder[before.hold.position].level
         if level != FallbackLevel.FULL.label:
-            raise NotMeasurable("level", f"held at {level}", "no hold, or one on full: draftd level release")
+            raise NotMeasurable("level", f"held at {level}", "no held level, or full held: run `draftd level release`")
         yield
         return
     until = client.hold_level(FallbackLevel.FULL, _HOLD_SECONDS).hold.until

@@ -58,6 +58,9 @@ def reason_of(kind: type[DraftdError]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
+REQUIRED = "a value: this field is required"  # what is allowed for a missing field
+
+
 class FieldError(DraftdError):
     """An error in a named value: the field, the value, and what is allowed."""
 
@@ -65,7 +68,7 @@ class FieldError(DraftdError):
         shown = repr(os.fspath(value) if isinstance(value, os.PathLike) else value)
         if len(shown) > 80:
             shown = shown[:77] + "…"
-        super().__init__(f"{field}: got {shown}; allowed: {allowed}")
+        super().__init__(f"{field}: {'not set' if value is None else f'got {shown}'}; allowed: {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
 
 
@@ -81,7 +84,9 @@ def wrong_field(error: ValidationError, prefix: str = "") -> tuple[str, object, 
     if first["type"] == "json_invalid":
         allowed = f"valid JSON ({allowed.removeprefix('Invalid JSON: ')})"
     elif first["type"] == "missing":
-        allowed = "a value: it must be given"
+        allowed = REQUIRED
+    elif first["type"] == "extra_forbidden":
+        allowed = "no value: there is no field of this name"
     return (prefix + path).rstrip(".: "), value, allowed
 
 

@@ -86,7 +86,7 @@ def _broken_left(place: Place) -> Asked:
 def _missing(place: Place) -> Asked:
     sharded(place.like, place.path())
     (place.path() / _SHARDS[1]).unlink()
-    return Asked(place.path(), refused=f"{_SHARDS[1]} of 2 files that {INDEX} names: not here")
+    return Asked(place.path(), refused=f"missing: {_SHARDS[1]}, of 2 files that {INDEX} lists")
 
 
 def _twice(place: Place) -> Asked:

@@ -186,7 +186,7 @@ def test_sighup_names_unusable_files_and_keeps_the_old_credentials(tmp_path: Pat
         ports, text = Ports(daemon), given.file.read_text()
         assert given.hang_up(daemon) == "reloaded: certificates and tokens are as before"
         given.file.write_text(text.replace("port = 0", "port = 1", 1).replace("[log]", "[log]\nlevel = 'debug'"))
-        assert given.hang_up(daemon, "restart") == "server.port, log.level: changed, which applies after a restart"
+        assert given.hang_up(daemon, "restart") == "server.port, log.level changed; the change applies after a restart"
         (given.tls / "server.key").write_text("half of a k")
         given.write(OLD)
         stays = "certificates and tokens stay as they were"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -107,6 +108,14 @@ def test_daemon_ends_with_the_reason_if_its_model_cannot_be_loaded(tmp_path: Pat
         served.join()
         assert served.orderly is None  # it raised
         assert served.worker.error == "model: /nowhere: no such folder"
+
+
+def test_start_with_flag_off_says_that_nothing_is_drafted_now(tmp_path: Path) -> None:
+    flag = {"state": "ENABLED", "variants": {"on": True, "off": False}, "defaultVariant": "off"}
+    (tmp_path / "flags.json").write_text(json.dumps({"flags": {"speculative-decoding": flag}}))
+    with serving(tmp_path, models) as served:
+        (line,) = [line for line in served.lines if line.startswith("speculation: ")]
+        assert line.startswith("speculation: none now (flag: off (default variant)), else up to ")
 
 
 def test_grpc_reflection_lists_all_the_services(served: Served) -> None:

@@ -62,7 +62,7 @@ def sampled(**options: object) -> OpenSequence:
         (opened(1, TEXT, 1, 2), "", "open.max_tokens: got 2; allowed: 3 to 1023: the answer has 2"),
         (opened(1, [1] * 1024, 1024, 1), "", "open.tokens: got '1024 tokens'; allowed: 1 to 1023 tokens"),
         (opened(1, TEXT, 4, 20), "", "open.prompt_tokens: got 4; allowed: 1 to 3"),
-        (sampled(temperature=0.8), "", "open.sampling.seed: got None; allowed: a seed"),
+        (sampled(temperature=0.8), "", "open.sampling.seed: not set; allowed: a seed"),
         (sampled(temperature=101.0, seed=1), "", "open.sampling.temperature: got 101.0"),
         (sampled(logit_bias=((300, 1.0),)), "", "open.sampling.logit_bias: got 300"),
         (opened(1, TEXT, 3, 20, ends=[400]), "", "open.end_tokens[0]: got 400"),

@@ -283,7 +283,7 @@ def test_command_line_client_names_option_of_unusable_tls_certificate(
     with pytest.raises(ConfigError, match="--tls-ca: .*that of CN=old expired"):
         DaemonOptions(tls_ca=str(old.file)).connect()
     monkeypatch.setenv("DRAFTD_TLS_CERT", str(own.cert))
-    with pytest.raises(ConfigError, match="DRAFTD_TLS_KEY: got None"):
+    with pytest.raises(ConfigError, match="DRAFTD_TLS_KEY: not set"):
         DaemonOptions(tls_ca=str(authority.file)).connect()
     monkeypatch.setenv("DRAFTD_TLS_KEY", str(own.key))
     with pytest.raises(ConfigError, match="DRAFTD_TLS_CERT: .*this one's is Ed25519"):

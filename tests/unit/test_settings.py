@@ -291,7 +291,7 @@ def test_unusable_webhook_setting_is_refused_by_name(name: str, value: str) -> N
 
 def test_webhook_poll_token_requires_https_beyond_loopback() -> None:
     polled = {"DRAFTD_WEBHOOK__POLL_TOKEN": "t", "DRAFTD_WEBHOOK__POLL_URL": "http://alertmanager:9093"}
-    with pytest.raises(ConfigError, match="https beyond loopback") as refused:
+    with pytest.raises(ConfigError, match="https, unless it is on loopback") as refused:
         load_settings(None, {}, polled)
     assert refused.value.field == "webhook.poll_url"
     for url in ("https://alertmanager:9093", "http://127.0.0.1:9093", "http://[::1]:9093"):
@@ -305,6 +305,21 @@ def test_webhook_listens_only_when_token_or_secret_is_set() -> None:
     assert load_settings(None, {}, empty).webhook.poll_url is None
     assert load_settings(None, {}, {"DRAFTD_WEBHOOK__SECRET": "s" * 16}).webhook.listens
     assert load_settings(None, {}, {"DRAFTD_WEBHOOK__TOKEN": "t" * 16}).webhook.listens
+
+
+@pytest.mark.parametrize(
+    ("ports", "owner"),
+    [
+        ({"server.port": 9000, "server.http_port": 9000}, "server.port"),
+        ({"server.port": 8080}, "server.port"),  # the default of server.http_port
+        ({"server.port": 50552, "webhook.token": "t" * 16}, "server.port"),
+        ({"server.http_port": 50552, "webhook.token": "t" * 16}, "server.http_port"),
+    ],
+)
+def test_listeners_that_would_share_a_port_are_refused_by_name(ports: dict[str, object], owner: str) -> None:
+    with pytest.raises(ConfigError, match=f"allowed: another port than that of {owner}"):
+        load_settings(None, ports, {})
+    assert load_settings(None, {**ports, "server.port": 0, "server.http_port": "off"}, {})
 
 
 def test_webhook_poll_url_drops_final_slash(tmp_path: Path) -> None:

@@ -157,11 +157,11 @@ def _contradiction(criterion: Criterion) -> tuple[str, str, str] | None:
         for field in _NARROWING:
             value = getattr(criterion, field)
             if field in criterion.model_fields_set and value != "baseline":
-                return field, str(value), f"nothing: {criterion.metric} is of the {metric.stage}"
+                return field, str(value), f"no value: {criterion.metric} is measured by the {metric.stage}"
     if criterion.judge == "bound" and not metric.has_interval:
         return "judge", "bound", f"estimate: {criterion.metric} has no interval"
     if criterion.against is not None and not metric.divisible:
-        return "against", criterion.against, f"nothing: {criterion.metric} has no ratio"
+        return "against", criterion.against, f"no value: {criterion.metric} is not a ratio"
     if criterion.against == "autoregressive" and not metric.autoregressive:
         return "against", criterion.against, f"baseline, or nothing: {criterion.metric} is of drafts"
     return None

@@ -37,13 +37,13 @@ class CanaryMessage(_CanaryModel):
 
 def _ends_with_a_users(messages: tuple[CanaryMessage, ...]) -> tuple[CanaryMessage, ...]:
     if messages[-1].role != "user":
-        raise ValueError("a user's message as the last one: it is what is answered")
+        raise ValueError("messages that end with a message of the user, which the model answers")
     return messages
 
 
 def _callable(check: Check) -> Check:
     if isinstance(check, ExpectedToolCall) and check.name not in check.allowed:
-        raise ValueError(f"a name that is among those allowed: {', '.join(sorted(check.allowed))}")
+        raise ValueError(f"one of the tools in `allowed`: {', '.join(sorted(check.allowed))}")
     return check
 
 
@@ -95,7 +95,7 @@ def parse(text: str, source: str, kind: type[P]) -> tuple[P, ...]:
     prompts: dict[str, P] = {}
     for place, prompt in json_lines(text, source, kind):
         if prompt.id in prompts:
-            raise PromptError(f"{place}: id", prompt.id, "one that no line above has")
+            raise PromptError(f"{place}: id", prompt.id, "an id that no earlier line has")
         prompts[prompt.id] = prompt
     if not 1 <= len(prompts) <= MOST_PROMPTS:
         raise PromptError(source, f"{len(prompts)} prompts", f"1 to {MOST_PROMPTS}")

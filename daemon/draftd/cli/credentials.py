@@ -140,7 +140,7 @@ class Hangup:
             self._credentials.use(change)
             log.info("SIGHUP: reloaded: %s", change)
             if change.later:
-                log.warning("SIGHUP: %s: changed, which applies after a restart", ", ".join(change.later))
+                log.warning("SIGHUP: %s changed; the change applies after a restart", ", ".join(change.later))
 
 
 def _with_credentials(settings: Settings, read: Settings) -> tuple[Settings, list[str]]:

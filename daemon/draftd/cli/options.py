@@ -122,7 +122,7 @@ class ServeOptions:
     def settings(self, others: Mapping[str, object] = {}) -> Settings:
         """Loads the settings, with `others` by dotted name, where None means unset. Raises ConfigError."""
         if self.argument is not None:
-            raise ConfigError("argument", self.argument, f"none: use --model {self.argument}")
+            raise ConfigError("argument", self.argument, f"no argument: use --model {self.argument}")
         named = {"model.path": self.model, "model.draft_path": self.draft_model, **others}
         return load_settings(self.config, named | parse_assignments(self.assignments), os.environ)
 

@@ -154,7 +154,9 @@ class LearntStore:
             document = self._file.load()
             return None if document is None else LearntCosts.of_document(document)
         except ConfigError as error:
-            log.warning("%s cannot be used: %s; the costs of drafting are learnt again", self.store.path, error.message)
+            log.warning(
+                "%s cannot be used: %s; the costs of drafting are measured again", self.store.path, error.message
+            )
             return None
 
     def start(self, learnt: Callable[[], LearntCosts | None]) -> None:
@@ -170,7 +172,7 @@ class LearntStore:
             if worth.warning:
                 log.warning("%s: see `draftd docs choosing-a-draft`", worth.warning)
             else:
-                log.info("the draft model pays: %.2f times the speed without drafts", worth.speedup)
+                log.info("the draft model pays off: %.2f times the speed without drafts", worth.speedup)
         return learnt
 
     def close(self) -> bool:

@@ -125,7 +125,7 @@ class Engine:
             raise
         except Exception as error:
             self.calibration.close()
-            _log.warning("the cost of a step could not be measured; it is learnt from requests", exc_info=error)
+            _log.warning("a step's cost could not be measured at the start; requests will measure it", exc_info=error)
             return
         if measured is not None:
             self.local.depth.costs.calibrate(measured)

@@ -125,7 +125,11 @@ class Delivery:
         try:
             sequence.sink.on_finish(outcome)
         except Exception as error:
-            _log.warning("the receiver of request %s failed at its end", sequence.request.id, exc_info=error)
+            _log.warning(
+                "the receiver of request %s failed when told that the request ended",
+                sequence.request.id,
+                exc_info=error,
+            )
 
     def _cut(self, sequence: DecodeSequence, tokens: list[int]) -> tuple[int, FinishReason | None]:
         """Returns how many of `tokens` belong to the text, and why it ends with them, or None."""

@@ -60,7 +60,7 @@ def verifier_of(link: VerifierLink | None) -> RemoteModel | None:
     """The verifier's model; None before it is reached. Raises NotServing if there is no verifier, or if its tokenizer
     is another."""
     if link is None:
-        raise NotServing("no other daemon verifies for this one (remote.enabled)")
+        raise NotServing("this daemon has no remote verifier (remote.enabled)")
     model = link.state.model
     if model is not None and not model.shared_tokenizer:
         raise NotServing(f"the other daemon's model has another tokenizer: {model.difference}")

@@ -185,7 +185,7 @@ class Inbox:
 
     def _check_room(self, client: str, places: int) -> None:
         if places > self._capacity:
-            raise InvalidRequest("n", places, f"1 to {self._capacity}, as many requests as may wait")
+            raise InvalidRequest("n", places, f"1 to {self._capacity}, the size of the queue")
         queued = len(self._waiting) + len(self._arrived)
         free = self._capacity - queued
         wait = min(max(self._load.seconds_per_request * (queued + self._load.active) / self._max_batch, 0.1), 30.0)

@@ -72,7 +72,7 @@ class BackgroundJobs:
                     self._job = None
                 self._settle()
             case LogitGap() if self._idle:
-                command.done.set_exception(NotServing("the weights are unloaded until a client asks"))
+                command.done.set_exception(NotServing("the weights are unloaded until a client sends a request"))
             case _:
                 self._commands.append(command)
         self._review()

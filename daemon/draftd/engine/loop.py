@@ -125,7 +125,7 @@ class EngineWorker(EngineHandle):
         remote = first.plan.strategy is not Strategy.LOCAL
         check_request(first, engine.models.info, verifier_of(self._link) if remote else None)
         if engine.weights.unloaded and first.origin is not Origin.CLIENT:
-            raise NotServing("the weights are unloaded until a client asks", retry_after=_UNLOADED_SECONDS)
+            raise NotServing("the weights are unloaded until a client sends a request", retry_after=_UNLOADED_SECONDS)
         if not remote:  # else it takes no memory here
             engine.admission.check(first, self._kv_bytes)
         self._inbox.submit(*(Arrival(request, sink) for request, sink in choices))
@@ -149,10 +149,11 @@ class EngineWorker(EngineHandle):
         disk = self._prefix_disk(engine)
         pins, need = disk.pins.by_name, info.position_bytes * len(tokens) + info.sequence_bytes
         if name not in pins and len(pins) >= MOST_PINS:
-            raise NoRoom(f"{len(pins)} prefixes are pinned, of at most {MOST_PINS}: drop one")
+            raise NoRoom(f"{len(pins)} prefixes are pinned, and at most {MOST_PINS} may be: unpin one first")
         if need > (most := engine.prefix.limit):
             raise NoRoom(
-                f"{len(tokens)} tokens take about {need} bytes, and memory keeps {most} (engine.prefix_cache_bytes)"
+                f"{len(tokens)} tokens take about {need} bytes, and the prefix cache has {most} "
+                "(engine.prefix_cache_bytes)"
             )
         self._inbox.command(command := PinPrefix(name, tokens))
         return command.done

@@ -324,7 +324,7 @@ class PrefixJobs:
                 texts.keep_piece(key, tokens)
                 yield None
                 if self._is_stale(model):
-                    raise EngineFailure("a decode step failed meanwhile: pin it again")
+                    raise EngineFailure("a decode step failed while the prefix was computed: pin it again")
             texts.keep(key, tokens)
         finally:
             texts.drop(key)

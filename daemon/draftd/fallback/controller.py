@@ -183,7 +183,7 @@ class Controller:
     def _locked_look(self) -> Iterator[float]:
         """Yields the ladder's time, holding the lock; on exit a look applies and saves the caller's change."""
         if not self._lock.acquire(timeout=_ANSWER_SECONDS):
-            raise QueueFull("the fallback is busy", retry_after=_RETRY_SECONDS)
+            raise QueueFull("the fallback controller is busy", retry_after=_RETRY_SECONDS)
         try:
             if self._closing.is_set():
                 raise NotServing("the daemon is stopping")
@@ -330,7 +330,7 @@ class Controller:
                 allowed |= {GRAMMAR} if allowed else set()  # forced tokens cost nothing
             self._engine.lower(level.max_draft_tokens, allowed, f"ladder: {signal.cause}")
         except Exception as error:
-            log.warning("running requests could not be lowered: %s", error)
+            log.warning("running requests could not be moved to the lower level: %s", error)
 
     def _save(self, now: float) -> None:
         guard = self._guard

@@ -109,7 +109,7 @@ class ProbeRequests:
                 weights.enter_context(self._borrow(level.drafter))
             except Exception as error:
                 why = str(error) or type(error).__name__
-                raise ProbeUnanswered(f"the weights of {level.drafter} cannot be had: {why}") from error
+                raise ProbeUnanswered(f"the weights of {level.drafter} cannot be loaded: {why}") from error
             for prompt in prompts:
                 if ended := why_to_end():
                     return compared, ended

@@ -111,9 +111,9 @@ class ProbeRunner:
 
     def _check(self, level: LadderLevel) -> None:
         if not level.drafts:
-            raise NotNow(f"the fallback level {level.label} does not draft: there is nothing to probe")
+            raise NotNow(f"no probe of the fallback level {level.label}: it decodes without drafts")
         if why := why_missing(level.drafter, self._engine):
-            raise NotNow(f"the fallback level {level.label} cannot draft: {why}")
+            raise NotNow(f"no probe of the fallback level {level.label}: its drafts are unavailable: {why}")
 
     def _begin(self, work: Callable[[], Report], failed: Report, tell: Callable[[Report], None]) -> Future[Report]:
         """Starts a thread. `work` makes the report; after an error it is `failed` with the reason. `tell` receives the
@@ -132,7 +132,7 @@ class ProbeRunner:
             except (ProbeUnanswered, DraftdError) as error:
                 report = replace(failed, reason=str(error))
             except Exception as error:
-                log.warning("a probe or a run of the canaries failed", exc_info=error)
+                log.warning("a probe or a canary run failed", exc_info=error)
                 report = replace(failed, reason=f"{type(error).__name__}: {error}")
             report = replace(report, seconds=time.monotonic() - began)
             tell(report)
@@ -144,9 +144,9 @@ class ProbeRunner:
             if self._requests.stopping.is_set():
                 raise NotNow(STOPPING)
             if self._engine.unloaded:  # no client has asked for long, so none would benefit
-                raise NotNow("the weights are unloaded until a client asks")
+                raise NotNow("the weights are unloaded until a client sends a request")
             if self._thread is not None:
-                raise NotNow("a probe or a run of the canaries is already running")
+                raise NotNow("a probe or a canary run is already active")
             self._thread = threading.Thread(target=run, name="draftd-probe", daemon=True)
             self._give_up = lambda: end(replace(failed, reason=STOPPING))
             self._thread.start()

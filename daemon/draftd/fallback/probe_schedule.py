@@ -167,7 +167,7 @@ class ProbeSchedule:
         """Starts a probe of the level above. Raises NotNow if there is none, or during another run."""
         target = to_probe(self._ladder, state.position, self._probing.vain)
         if target is None:
-            raise NotNow("there is no level above the one in force")
+            raise NotNow("no higher level than the present one is left to probe")
         self._run = _Run(future := self._runner.probe(self._ladder[target]))
         return future
 

@@ -31,7 +31,7 @@ def _readable(document: object, read: ValidatorFunctionWrapHandler) -> ProbeBase
         return baselines
     except ValidationError as error:
         why = first_fault(error, "probe_baselines.")
-        log.warning("the probes' baselines cannot be used and are learnt again: %s", why)
+        log.warning("the probes' baselines cannot be used and are measured again: %s", why)
         return None
 
 

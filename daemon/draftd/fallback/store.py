@@ -168,7 +168,7 @@ class LearntFile:
             pairs = _Learnt.model_validate_json(document).pairs
         except ValueError as error:
             log.warning(
-                "%s cannot be used: %s; the costs of drafting are learnt again", self._store.path, first_fault(error)
+                "%s cannot be used: %s; the costs of drafting are measured again", self._store.path, first_fault(error)
             )
             self._store.set_aside()
             return None
@@ -180,7 +180,8 @@ class LearntFile:
         if learnt is None and alike:
             names = sorted(name for name in {*identity, *alike[0]} if identity.get(name) != alike[0].get(name))
             log.warning(
-                "%s is of another pair or machine: it differs in %s; the costs of drafting are learnt again",
+                "%s was measured with another pair or machine (it differs in %s): "
+                "the costs of drafting are measured again",
                 self._store.path,
                 ", ".join(names),
             )

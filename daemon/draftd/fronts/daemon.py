@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from draftd import __version__
-from draftd.core import DaemonState
+from draftd.core import DaemonState, DecodeMode
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.errors import ConfigError, ModelLoadError, NotServing
 from draftd.fronts.grpc.control import ControlServicer, DaemonParts
@@ -294,17 +294,24 @@ class Daemon:
                     await self._serving(server, serving)
                     self._ready.set()
                     with contextlib.suppress(NotServing):  # the engine has ended already
-                        info, most = self._worker.info, self._parts.planner.max_draft_tokens
-                        self._announce(f"speculation: {info.speculation(most)}")
-                        if limit := self._worker.status().prefix.limit_bytes:
-                            self._announce(f"prefix cache: {limit / 1e6:,.0f} MB, room for {info.prefix_room(limit)}")
-                        self._announce(f"serving {info.model} on {self.address}")
+                        self._announce_model()
                 await asyncio.sleep(_WATCH_POLL_SECONDS)
             else:
                 if state is EngineState.FAILED and self._ready.is_set():  # otherwise serve_until_stopped raises it
                     log.error("%s", self._worker.error)
                 self._stop.set()
                 return
+
+    def _announce_model(self) -> None:
+        """Announces what will be drafted, the prefix cache, and the model. Raises NotServing."""
+        info, planner = self._worker.info, self._parts.planner
+        plan, drafts = planner.default_plan(info), info.speculation(planner.max_draft_tokens)
+        if info.speculation_available and planner.max_draft_tokens and plan.mode is DecodeMode.AUTOREGRESSIVE:
+            drafts = f"none now ({plan.reason}), else {drafts}"
+        self._announce(f"speculation: {drafts}")
+        if limit := self._worker.status().prefix.limit_bytes:
+            self._announce(f"prefix cache: {limit / 1e6:,.0f} MB, room for {info.prefix_room(limit)}")
+        self._announce(f"serving {info.model} on {self.address}")
 
     async def _serving(self, server: GrpcServer, serving: bool) -> None:
         """Sets the health of both listeners."""

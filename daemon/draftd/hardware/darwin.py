@@ -60,7 +60,7 @@ def free_share_sample(raw: bytes) -> HardwareSample:
     """Decodes an int32 in percent. Raises ValueError outside 0 to 100."""
     percent = _int32(raw)
     if not 0 <= percent <= 100:
-        raise ValueError(f"free memory of {percent} %")
+        raise ValueError(f"free memory {percent} %, expected 0 to 100")
     return HardwareSample(memory_free_share=percent / 100)
 
 
@@ -87,7 +87,7 @@ def gpu_sample(text: str) -> HardwareSample:
     memory = [int(size) for size in re.findall(r'"In use system memory"\s*=\s*(\d+)', text)]
     percents = [int(percent) for percent in re.findall(r'"Device Utilization %"\s*=\s*(\d+)', text)]
     if any(percent > 100 for percent in percents):
-        raise ValueError(f"GPU utilization of {max(percents)} %")
+        raise ValueError(f"GPU utilization {max(percents)} %, expected at most 100")
     return HardwareSample(
         gpu_memory=sum(memory) if memory else None, gpu_utilization=max(percents) / 100 if percents else None
     )

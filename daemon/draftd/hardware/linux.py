@@ -42,7 +42,7 @@ def pressure_level(stalls: str) -> MemoryPressure:
     """Returns the level of `some avg10=… full avg10=…`. Raises ValueError if either is missing."""
     shares = {kind: float(share) for kind, share in re.findall(r"^(some|full) avg10=([\d.]+)", stalls, re.MULTILINE)}
     if shares.keys() != {"some", "full"}:
-        raise ValueError(f"no stalls of some and full in {stalls!r}")
+        raise ValueError(f"expected a line `some` and a line `full` with avg10, got {stalls!r}")
     if shares["full"] >= _CRITICAL_FULL:
         return MemoryPressure.CRITICAL
     return MemoryPressure.WARN if shares["some"] >= _WARN_SOME else MemoryPressure.NORMAL

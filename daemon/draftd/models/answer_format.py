@@ -179,14 +179,14 @@ class ToolFormat:
         text, shape = text.strip(), _SHAPES.get(self.family)
         # Regular expressions search for an argument's end from each beginning.
         if shape is not None and text.count(shape.opener) * len(text) > _PATIENCE:
-            raise MalformedCall(f"{self.family}: too much to read")
+            raise MalformedCall(f"{self.family}: too long to be parsed")
         try:
             parsed_calls = self.parser(text, tools)
         except Exception as error:  # each parser raises errors of its own
             raise MalformedCall(f"{self.family}: {error}") from None
         listed = parsed_calls if isinstance(parsed_calls, list) else [parsed_calls]
         if not listed or not self._whole(text, listed):
-            raise MalformedCall(f"{self.family}: not all of it is calls")
+            raise MalformedCall(f"{self.family}: some of the text belongs to no call")
         names = {tool["function"]["name"] for tool in tools}
         return [_check_call(one, names) for one in listed]
 
@@ -254,9 +254,9 @@ def _no_constant(name: str) -> float:
 def _check_call(value: Any, names: set[str]) -> FoundCall:
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(name, str) or name not in names:
-        raise MalformedCall(f"{name!r} is no tool of this request")
+        raise MalformedCall(f"the request has no tool {name!r}")
     if others := set(value) - {"name", "arguments", "id", "type"}:
-        raise MalformedCall(f"a call of {name} has {', '.join(sorted(map(str, others)))}")
+        raise MalformedCall(f"the call of {name} has unknown keys: {', '.join(sorted(map(str, others)))}")
     arguments = value.get("arguments", {})
     if not isinstance(arguments, dict):
         raise MalformedCall(f"the arguments of {name} are not an object")

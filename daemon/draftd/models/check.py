@@ -108,7 +108,7 @@ def _check_shards(folder: Path, weights: Sequence[Path]) -> None:
     missing = sorted(named - {file.name for file in weights})
     if missing and (len(missing) < len(named) or not weights):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ModelLoadError(f"{missing[0]}{more} of {len(named)} files that {INDEX} names: not here", FETCH)
+        raise ModelLoadError(f"missing: {missing[0]}{more}, of {len(named)} files that {INDEX} lists", FETCH)
     if not weights:
         other = next((file.name for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern)), "")
         also = f"; {other} is of a kind that draftd never reads" if other else ""

@@ -299,7 +299,7 @@ def _check_layers(config: Mapping[str, Any], part: Mapping[str, Any], prefix: st
     architecture, types = architecture_of(part, config), part.get("layer_types")
     counted = architecture.arguments & set(PERIODS) and reads_period(architecture)
     if counted and isinstance(types, list) and FULL in types and period_of(types) is None:
-        raise _refusal(f"{prefix}layer_types with {FULL} in no regular order", config)
+        raise _refusal(f"{prefix}layer_types has {FULL} at irregular intervals", config)
 
 
 def _check_constants(config: Mapping[str, Any], part: Mapping[str, Any], prefix: str) -> None:

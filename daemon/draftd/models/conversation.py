@@ -73,7 +73,7 @@ def render_unfinished(messages: Messages, render: Callable[[Messages], str]) -> 
     marked = render([*messages[:-1], {**last, "content": text + _END_OF_TEXT}])
     rendered, separator, _ = marked.rpartition(_END_OF_TEXT)
     if not separator or not rendered.endswith(text.lstrip()):
-        raise ValueError("the text of the last message is changed or left out, so nothing can continue it")
+        raise ValueError("the template changes or omits the last message's text, so the answer cannot continue it")
     return rendered
 
 
@@ -105,7 +105,7 @@ class TemplateShape:
         shaped_messages, with_tools = [dict(message) for message in messages], bool(tools)
         if tools and not self._takes_tools:
             if not self._takes_tools_with_system:
-                raise ToolsIgnored("the template takes no tools")
+                raise ToolsIgnored("the template ignores tools")
             if all(message["role"] not in ("system", "developer") for message in shaped_messages):
                 shaped_messages.insert(0, _EMPTY_SYSTEM)
         if any(message["role"] == "developer" for message in shaped_messages) and not self._takes_developers:

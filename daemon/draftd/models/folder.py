@@ -199,7 +199,7 @@ class ModelFolder:
                 own = normalise(load_config(folder))
                 model, config = load_model(folder, lazy=True, model_config=own)
                 if what := _whole_numbers(model):
-                    raise ModelLoadError(f"{what}, where its layer needs floating-point numbers", CONVERT)
+                    raise ModelLoadError(f"{what}, but its layer needs floating-point numbers", CONVERT)
             if self._adapter is not None:
                 with self.naming_errors("mlx-lm cannot apply it", _TRAIN, f"adapter {self._adapter_path}: "):
                     apply_adapter(model, self._adapter)

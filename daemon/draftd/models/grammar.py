@@ -55,13 +55,13 @@ def _of_schema(schema: dict[str, Any]) -> str:
 def _parsed_schema(text: str) -> dict[str, Any]:
     value = _parse_schema(text)
     if not isinstance(value, dict):
-        raise ValueError("a JSON schema is an object")
+        raise ValueError("a JSON schema must be an object")
     try:
         rewritten = in_enforced_words(without_idle_keywords(value))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(rewritten, dict):
-        raise ValueError("not: nothing is allowed")
+        raise ValueError("not: it excludes every value")
     return rewritten
 
 
@@ -100,7 +100,7 @@ def _parse_schema(text: str) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"it is no JSON: {error}") from None
+        raise ValueError(f"it is not JSON: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

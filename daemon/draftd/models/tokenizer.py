@@ -216,7 +216,7 @@ def template_of_processor(folder: Path) -> dict[str, str]:
     value = read_json(file)
     template = value.get("chat_template") if isinstance(value, dict) else None
     if not isinstance(template, str):
-        raise ModelLoadError("chat_template.json has no chat_template that is text", _NAMED)
+        raise ModelLoadError("chat_template.json has no chat_template, or it is not a string", _NAMED)
     return {"chat_template": template}
 
 

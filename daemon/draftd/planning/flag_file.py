@@ -52,6 +52,14 @@ class FlagResolution:
     reason: str
     error: str = ""
 
+    def __str__(self) -> str:
+        """Describes the variant and why it applies: `off (targeting rule)`."""
+        error = f": {self.error}" if self.error else ""
+        return f"{self.variant} ({_REASONS.get(self.reason, self.reason.lower())}{error})"
+
+
+_REASONS = {"STATIC": "default variant", "DEFAULT": "default variant", "TARGETING_MATCH": "targeting rule"}
+
 
 def parse(text: str) -> Document:
     """Parses a flagd document. Raises ValueError with what is wrong."""
@@ -60,7 +68,7 @@ def parse(text: str) -> Document:
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON ({error})") from None
     if not isinstance(document, dict) or not isinstance(document.get("flags"), dict):
-        raise ValueError('no object "flags" at its top')
+        raise ValueError('no object "flags" at the top level')
     for key in FLAGS:
         flag = document["flags"].get(key)
         if flag is not None and not (isinstance(flag, dict) and isinstance(flag.get("variants"), dict)):

@@ -114,6 +114,11 @@ class Planner:
             raise refusal(route)
         return replace(plan, strategy=route.strategy, reason=f"{plan.reason}; {route.reason}")
 
+    def default_plan(self, model: ModelInfo) -> DecodePlan:
+        """Returns the local plan of a request without wishes or targeted attributes."""
+        flag = self._flag.evaluate(FlagContext(model.model))
+        return decide(RequestedPlan(), flag, self.ladder.level, model, self.depth_mode)
+
     def plan_for_peer(self, model: ModelInfo, prompt_tokens: int = 0, *, constrained: bool = False) -> DecodePlan:
         """Returns the plan by which this daemon drafts for a text that another daemon opened here."""
         flag = self._flag.evaluate(FlagContext(model.model, prompt_tokens=prompt_tokens))
@@ -163,7 +168,7 @@ def decide(
     drafter = _choose_drafter(wish, ceiling)
     if drafter == GRAMMAR and not wish.constrained:
         return _autoregressive_plan(wish, flag, ceiling, "request: drafter grammar needs a response_format")
-    mode, notes = wish.depth_mode or depth_mode, [_flag_reason(flag)]
+    mode, notes = wish.depth_mode or depth_mode, [f"flag: {flag}"]
     if drafter not in model.drafters:
         missing = _missing_reason(drafter, wish, model)
         if wish.drafter is not None or mode is DepthMode.FIXED or PROMPT_LOOKUP not in model.drafters:
@@ -190,7 +195,7 @@ def decide(
 def _no_drafts(wish: RequestedPlan, flag: FlagResolution, ceiling: LadderLevel) -> str | None:
     """Returns why the request may not draft, whatever drafters there are; None if it may."""
     if not flag.value:
-        return _flag_reason(flag).replace(":", f": {flag.variant} by", 1)
+        return f"flag: {flag}"
     if wish.preference is ModePreference.AUTOREGRESSIVE:
         return "request: autoregressive"
     if wish.max_draft_tokens == 0:
@@ -198,10 +203,6 @@ def _no_drafts(wish: RequestedPlan, flag: FlagResolution, ceiling: LadderLevel) 
     if ceiling.kind is FallbackLevel.AUTOREGRESSIVE:
         return "ladder: autoregressive"
     return "configuration: max_draft_tokens is 0" if ceiling.max_draft_tokens == 0 else None
-
-
-def _flag_reason(flag: FlagResolution) -> str:
-    return f"flag: {flag.reason}" + (f" ({flag.error})" if flag.error else "")
 
 
 def _choose_drafter(wish: RequestedPlan, ceiling: LadderLevel) -> DrafterName:
@@ -227,5 +228,5 @@ def _missing_reason(drafter: DrafterName, wish: RequestedPlan, model: ModelInfo)
 
 def _autoregressive_plan(wish: RequestedPlan, flag: FlagResolution, ceiling: LadderLevel, reason: str) -> DecodePlan:
     if wish.preference is ModePreference.SPECULATIVE:
-        raise SpeculationUnavailable(f"speculation was demanded, and is not available: {reason}")
+        raise SpeculationUnavailable(f"the request demands speculation, which is not available: {reason}")
     return DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, ceiling.kind, flag.variant, reason)

@@ -134,11 +134,10 @@ def choose(request: RouteRequest, local: LocalState, remote: VerifierState, pric
     if request.only is not None:
         wanted = next(way for way in ways if way.strategy is request.only)
         if wanted.unavailable and request.demanded:
-            return _refusal(
-                ways, f"strategy {request.only} was demanded: {wanted.unavailable}", [wanted], request, remote
-            )
+            why = f"the request demands strategy {request.only}, which is not available: {wanted.unavailable}"
+            return _refusal(ways, why, [wanted], request, remote)
         if wanted.unavailable:
-            note = f"{request.only} is not available: {wanted.unavailable}"
+            note = f"no strategy {request.only}: {wanted.unavailable}"
         available = [
             way for way in available if way.strategy is (Strategy.LOCAL if wanted.unavailable else request.only)
         ]
@@ -257,7 +256,7 @@ def _why_not(
 ) -> str:
     """Returns why the option was not chosen, in a few words that include its name."""
     if way.unavailable:
-        return f"{way.strategy} is not available: {way.unavailable}"
+        return f"no strategy {way.strategy}: {way.unavailable}"
     if request.only is not None and request.only is not way.strategy:
         return f"{way.strategy} was not requested"
     if way not in good_enough:
@@ -284,7 +283,7 @@ def _reason(
     for way in ways:
         missing.setdefault(way.unavailable, []).append(way.strategy)
     others = [way.why for way in ways if not (way.chosen or way.unavailable)]
-    others += [f"{' and '.join(names)} not available: {why}" for why, names in missing.items() if why]
+    others += [f"no strategy {' or '.join(names)}: {why}" for why, names in missing.items() if why]
     return "; ".join(part for part in (summary, missed, *others) if part)
 
 

@@ -211,8 +211,8 @@ class EngineChild:
         except OSError:
             self._lose(Loss.DIED, f"rank 0 ended: {_describe_exit(self._process)}")
         except Exception as error:
-            _log.exception("a message of rank 0 is not understood")
-            self._lose(Loss.FAILED, f"a message of rank 0 is not understood: {in_one_line(error)}")
+            _log.exception("rank 0 sent a message that cannot be read")
+            self._lose(Loss.FAILED, f"rank 0 sent a message that cannot be read: {in_one_line(error)}")
 
     def _take(self, message: Any) -> None:
         match message:
@@ -276,7 +276,9 @@ class EngineChild:
         try:
             running.sink.on_finish(outcome)
         except Exception as error:
-            _log.warning("the receiver of request %s failed at its end", running.request.id, exc_info=error)
+            _log.warning(
+                "the receiver of request %s failed when told that the request ended", running.request.id, exc_info=error
+            )
 
     def _report(self) -> None:
         """Tells the inbox, which limits the queue, how many requests wait, and whose."""

@@ -155,7 +155,7 @@ class EngineEnded(NamedTuple):
 
 def own_tokenizer() -> Tokenizer:
     """Replaced in a message by the reader's own tokenizer."""
-    raise TypeError("a tokenizer is not sent")
+    raise TypeError("a tokenizer cannot be sent to another process")
 
 
 class _Pickler(pickle.Pickler):

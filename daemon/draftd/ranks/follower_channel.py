@@ -116,7 +116,7 @@ class FollowerChannel:
     def _take(self, received: Frame) -> None:
         if received.kind is FrameKind.RECORD:
             if received.step != self._received + 1:
-                raise BadFrame(f"record {received.step} after record {self._received}")
+                raise BadFrame(f"record {received.step} follows record {self._received}: one is missing or repeated")
             with self._more:
                 if self._received == self._own.progress.records:
                     self._own.vitals.moved = time.monotonic()
@@ -124,7 +124,7 @@ class FollowerChannel:
                 self._waiting.append(received.body)
                 self._more.notify()
             if len(self._waiting) > _MOST_WAITING:
-                raise BadFrame(f"more than {_MOST_WAITING} records ahead")
+                raise BadFrame(f"rank 0 is more than {_MOST_WAITING} records ahead of this rank")
         elif received.kind is FrameKind.END:
             with self._more:
                 self._ended = True

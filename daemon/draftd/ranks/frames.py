@@ -59,7 +59,7 @@ class Frame(NamedTuple):
         except ValueError as error:
             raise BadFrame(f"its body is not JSON ({error})") from None
         if not isinstance(fields, dict):
-            raise BadFrame("its body is no JSON object")
+            raise BadFrame("its body is not a JSON object")
         return fields
 
 
@@ -86,7 +86,7 @@ class FrameReader:
             while len(self._rest) - begin >= _HEAD.size:
                 length, version, kind, step, checksum = _HEAD.unpack_from(self._rest, begin)
                 if version != VERSION:
-                    raise BadFrame(f"version {version}, and not {VERSION}")
+                    raise BadFrame(f"protocol version {version}, expected {VERSION}")
                 if length > self._most:
                     raise BadFrame(f"{length} bytes, more than {self._most}")
                 end = begin + _HEAD.size + length
@@ -98,7 +98,7 @@ class FrameReader:
                 try:
                     yield Frame(FrameKind(kind), step, body)
                 except ValueError:
-                    raise BadFrame(f"kind {kind}, which is not known") from None
+                    raise BadFrame(f"unknown kind {kind}") from None
         finally:
             del self._rest[:begin]
 

@@ -96,7 +96,7 @@ def check_devices(hosts: Sequence[Host], path: Path, *, ring: bool) -> None:
         if len(host.rdma) != size:
             raise ConfigError(place, list(host.rdma), f"{size} entries, one for each rank, null for itself")
         if host.rdma[rank] is not None:
-            raise ConfigError(f"{place}[{rank}]", host.rdma[rank], "null: the rank itself")
+            raise ConfigError(f"{place}[{rank}]", host.rdma[rank], "null: the entry stands for the rank itself")
         for other in range(size) if not ring else ((rank - 1) % size, (rank + 1) % size):
             if other != rank and host.rdma[other] is None:
                 what = f"the RDMA device that connects it with {hosts[other].ssh}"

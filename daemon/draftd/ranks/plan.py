@@ -96,7 +96,7 @@ def plan_group(settings: DistributedSettings, environ: Mapping[str, str]) -> Gro
     if rank is not None:
         if settings.hostfile is not None or settings.ranks > 1:
             name = SETTING if settings.hostfile is not None else "distributed.ranks"
-            raise ConfigError(name, str(settings.hostfile or settings.ranks), "nothing: a launcher set MLX_RANK")
+            raise ConfigError(name, str(settings.hostfile or settings.ranks), "no value: a launcher set MLX_RANK")
         plan = _launcher_plan(settings, environ, rank)
     elif settings.hostfile is not None:
         plan = _of_hostfile(settings, settings.hostfile)
@@ -174,14 +174,16 @@ def _launcher_plan(settings: DistributedSettings, environ: Mapping[str, str], ra
     else:
         backend, address, text = "nccl", environ[_NCCL], environ.get(_SIZE, "")
         if not text.isdecimal():
-            raise ConfigError(_SIZE, text, "how many ranks there are")
+            raise ConfigError(_SIZE, text, "the number of ranks")
         size = int(text)
     if size <= 1:
         return None
     if rank >= size:
         raise ConfigError("MLX_RANK", rank, f"a whole number from 0 to {size - 1}: there are {size} ranks")
     if settings.backend not in ("any", backend):
-        raise ConfigError("distributed.backend", settings.backend, f"any or {backend}, which the launcher has set up")
+        raise ConfigError(
+            "distributed.backend", settings.backend, f"any or {backend}, for which the launcher set the variables"
+        )
     ips = [[node.partition(":")[0] for node in each] for each in nodes] or [[]] * size
     hosts = (Host.model_construct(ssh=each[0] if each else f"rank {at}", ips=each) for at, each in enumerate(ips))
     return GroupPlan(backend, tuple(hosts), Start.LAUNCHER, address, settings.port, rank, nodes, ring)

@@ -46,7 +46,7 @@ async def constraint_of(
         field, shown, kind = _field(response_format), response_format.source, response_format.kind.value
     _check(request, field, () if reading is None else reading.tools)
     if compiler is None:
-        raise InvalidRequest(field, shown, "nothing: this model's tokenizer has no grammars")
+        raise InvalidRequest(field, shown, "no value: this model's tokenizer does not support grammars")
     run = asyncio.get_running_loop().run_in_executor
     try:
         grammar = await run(executor, _grammar, response_format, prompt, reading, compiler)
@@ -69,7 +69,7 @@ def _grammar(
         return body
     answer_format, calls = reading.answer_format, list[tuple[CallFormat, str]]()
     if answer_format.transitions:
-        raise ValueError("this model's answers have headers, which no grammar is made for")
+        raise ValueError("this model's answers begin with headers, for which draftd has no grammar")
     tool_choice = prompt.tool_choice if isinstance(prompt, Chat) else ToolMode.AUTO
     for tool in reading.tools:
         if isinstance(tool_choice, ToolMode) or tool.name == tool_choice:
@@ -102,7 +102,9 @@ def _check(request: Request, field: str, tools: Sequence[Tool]) -> None:
     source = "" if request.response_format is None else request.response_format.source
     size = len(source.encode()) + sum(len(tool.parameters.encode()) for tool in tools)
     if size > MAX_FORMAT_BYTES:
-        raise InvalidRequest(field, f"{size} bytes", f"at most {MAX_FORMAT_BYTES} bytes, with the parameters of tools")
+        raise InvalidRequest(
+            field, f"{size} bytes", f"at most {MAX_FORMAT_BYTES} bytes, including the parameters of tools"
+        )
     why = "there is a response_format" if request.response_format is not None else "a call is demanded"
     if request.ignore_eos:
         raise InvalidRequest("ignore_eos", True, f"false if {why}: the answer ends where its grammar ends")

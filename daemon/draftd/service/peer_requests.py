@@ -63,7 +63,7 @@ async def compile_grammar(grammar: str, compiler: Grammars | None, executor: Exe
     if len(grammar) > MAX_GRAMMAR:
         raise InvalidRequest("open.grammar", f"{len(grammar)} characters", f"at most {MAX_GRAMMAR}")
     if compiler is None:
-        raise InvalidRequest("open.grammar", grammar, "nothing: this model's tokenizer has no grammars")
+        raise InvalidRequest("open.grammar", grammar, "no value: this model's tokenizer does not support grammars")
     try:
         grammar_of_text, _ = await asyncio.get_running_loop().run_in_executor(executor, compiler.compile, grammar)
     except ValueError as error:

@@ -193,7 +193,7 @@ async def stall_guard(seconds: float | None) -> AsyncIterator[Write]:
             yield write
     except TimeoutError:
         if timeout.expired():
-            raise ClientStalled(f"nothing was read for {seconds:g} s: the request was cancelled") from None
+            raise ClientStalled(f"the client read nothing for {seconds:g} s: the request was cancelled") from None
         raise
     finally:
         if timer is not None:

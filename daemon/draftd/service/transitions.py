@@ -26,7 +26,7 @@ class Transitions:
     def latest(self, limit: int, after: int) -> Sequence[Transition]:
         """Returns the latest `limit` transitions after number `after`; limit 0 means LISTED. Raises InvalidRequest."""
         if not 0 <= limit <= MOST_LISTED:
-            raise InvalidRequest("limit", limit, f"1 to {MOST_LISTED}; 0 is {LISTED}")
+            raise InvalidRequest("limit", limit, f"1 to {MOST_LISTED}; 0 means {LISTED}")
         self._check(after)
         return self._newer(after)[-(limit or LISTED) :]
 

@@ -136,7 +136,7 @@ class VerificationService:
         TooManyPeers."""
         self._check_serving()
         if not _EDGE.fullmatch(edge):
-            raise InvalidRequest("hello.edge", edge, "32 hexadecimal digits, drawn at the edge's start")
+            raise InvalidRequest("hello.edge", edge, "32 hexadecimal digits, new at each start of the edge")
         earlier = self._peers.get(edge)
         if earlier is not None and earlier.connection is not None:
             earlier.connection.cut(Superseded("another connection of the same edge took this one's place"))

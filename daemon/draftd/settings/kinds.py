@@ -78,7 +78,7 @@ def check_token_is_private(name: str, url: str | None, token: SecretStr | None, 
         return
     parts = urlsplit(url)
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
-        raise ConfigError(name, url, f"https beyond loopback, where {token_name} is sent")
+        raise ConfigError(name, url, f"https, unless it is on loopback: {token_name} is sent there")
 
 
 def _token(value: SecretStr) -> SecretStr:

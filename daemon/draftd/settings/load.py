@@ -13,9 +13,9 @@ from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from draftd.errors import ConfigError, UnknownSetting
@@ -68,6 +68,18 @@ class Settings(Section):
     annotations: AnnotationSettings = Field(default_factory=AnnotationSettings)
     cost: CostSettings = Field(default_factory=CostSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+
+    @model_validator(mode="after")
+    def _each_listener_has_a_port(self) -> Self:
+        """Raises ConfigError if two listeners of this daemon would share a port. 0 picks a free one."""
+        ports = {"server.port": self.server.port, "server.http_port": self.server.http}
+        if self.webhook.listens:
+            ports["webhook.port"] = self.webhook.port
+        owners = dict[int, str]()
+        for name, port in ports.items():
+            if port and (owner := owners.setdefault(port, name)) != name:
+                raise ConfigError(name, port, f"another port than that of {owner}")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

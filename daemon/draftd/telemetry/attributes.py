@@ -210,7 +210,7 @@ OUTPUT_MESSAGES = _string("gen_ai.output.messages", "The answer, in the same for
 PLAN_REASON = _string(
     "draftd.plan.reason",
     "Why the request was decoded the way it was",
-    examples=("flag: STATIC", "request: autoregressive"),
+    examples=("flag: on (default variant)", "request: autoregressive"),
 )
 PLAN_LEVEL = _string(
     "draftd.plan.level", "Fallback level in force, such as `full`", values=_LEVELS[::-1], condition=_PLANNED

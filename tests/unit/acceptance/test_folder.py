@@ -161,7 +161,7 @@ def test_run_folder_refuses_plan_that_differs_from_frozen_plan(folder: RunFolder
         with pytest.raises(RunError, match=f"sweep: {name}: got {other!r}".replace("[", r"\[")) as refused:
             folder.freeze_plan(Stage.SWEEP, plan | {name: other})
         assert "as this run began with" in refused.value.allowed
-    with pytest.raises(RunError, match="sweep: repetitions: got None"):
+    with pytest.raises(RunError, match="sweep: repetitions: not set"):
         folder.freeze_plan(Stage.SWEEP, {"blocks": [0, 2, 4]})
     assert (folder.path / "sweep.json").read_bytes() == before
 

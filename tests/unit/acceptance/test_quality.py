@@ -265,7 +265,7 @@ class TestOptions:
             plan = QualityOptions(block_length=4, drafter=DRAFT_MODEL).frozen()
             del plan[lacking]
             folder.write("quality.json", json.dumps(plan))
-            with pytest.raises(OptionError, match=f"quality.json: {lacking}: got None"):
+            with pytest.raises(OptionError, match=f"quality.json: {lacking}: not set"):
                 quality_complete(folder)
 
 

@@ -49,9 +49,9 @@ def test_generate_prints_answer_on_stdout_and_one_statistics_line_on_stderr(draf
     ("mode", "reason", "drafted", "told"),
     [
         ("AUTOREGRESSIVE", "model: no draft model is loaded", 0, " · model: no draft model is loaded"),
-        ("SPECULATIVE", "flag: STATIC", 0, " · nothing was drafted"),
-        ("SPECULATIVE", "flag: STATIC", 4, " tokens a draft"),
-        ("SPECULATIVE", "flag: STATIC; model: it is unfit, so …", 4, " · model: it is unfit, so …"),
+        ("SPECULATIVE", "flag: on (default variant)", 0, " · nothing was drafted"),
+        ("SPECULATIVE", "flag: on (default variant)", 4, " tokens a draft"),
+        ("SPECULATIVE", "flag: on (default variant); model: it is unfit, so …", 4, " · model: it is unfit, so …"),
     ],
 )
 def test_generate_summary_line_ends_with_the_reason_for_reduced_speculation(
@@ -62,11 +62,13 @@ def test_generate_summary_line_ends_with_the_reason_for_reduced_speculation(
     counts = inference.DraftCounts(drafts=1, drafted_tokens=drafted, accepted_tokens=drafted, steps=3)
     line = summary(Answer("x", (1,), (), started, inference.Finished(mode=mode, counts=counts)))
     assert line.endswith(told)
-    assert "STATIC" not in line
+    assert "default variant" not in line
 
 
 def test_generate_summary_counts_steps_without_draft_and_names_the_help_document_once() -> None:
-    plan = inference.DecodePlan(mode="DECODE_MODE_SPECULATIVE", max_draft_tokens=4, reason="flag: STATIC; model: none")
+    plan = inference.DecodePlan(
+        mode="DECODE_MODE_SPECULATIVE", max_draft_tokens=4, reason="flag: on (default variant); model: none"
+    )
     finished = inference.Finished(mode=plan.mode, counts=inference.DraftCounts(steps=33, parked_steps=20))
     answer = Answer("x", (1,), (), inference.Started(plan=plan), finished)
     assert " · 20 of 33 steps drafted nothing (parked): it would not have paid" in summary(answer)

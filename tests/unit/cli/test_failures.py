@@ -73,11 +73,13 @@ def test_cli_explains_each_grpc_error_status_with_a_message_and_exit_code(
 
 
 def test_cli_error_with_a_daemon_reason_prints_only_the_daemon_message() -> None:
-    error = CallError(Refusal(grpc.StatusCode.FAILED_PRECONDITION, "speculation was demanded: flag: off by STATIC"))
+    error = CallError(
+        Refusal(grpc.StatusCode.FAILED_PRECONDITION, "the request demands speculation: flag: off (default variant)")
+    )
     error.reason = "speculation_unavailable"
     failure = explain(error)
     assert failure is not None
-    assert failure.message == "speculation was demanded: flag: off by STATIC"
+    assert failure.message == "the request demands speculation: flag: off (default variant)"
 
 
 def test_cli_exits_2_on_a_wrong_setting_and_1_on_a_model_load_error() -> None:

@@ -119,8 +119,8 @@ def test_level_hold_and_release_commands_set_and_clear_the_hold(run: Run, contro
     assert run("level", "hold", "full").out == "full, held until it is released\n"
     assert controller.now.hold == Hold(0, None)
     assert "\nheld        until it is released\n" in run("level").out
-    assert run("level", "release").out == "full, released\n"
-    assert run("level", "release").out == "full, it was not held\n"
+    assert run("level", "release").out == "released: the level is full\n"
+    assert run("level", "release").out == "no level was held: the level is full\n"
 
 
 def test_level_hold_on_a_level_missing_from_the_ladder_holds_a_lower_level_and_warns(

@@ -59,7 +59,10 @@ def test_route_command_prints_chosen_strategy_and_a_table_with_the_explain_optio
     assert "another tokenizer: token 7 differs" in speculative
     assert table[-1].startswith("strategy: auto: remote, ")
     refused = ran("route", "hello", "--strategy", "speculative")
-    assert (refused.code, refused.out.startswith("refused: strategy speculative was demanded: another")) == (1, True)
+    assert (
+        refused.code,
+        refused.out.startswith("refused: the request demands strategy speculative, which is not available: another"),
+    ) == (1, True)
     route = json.loads(ran("route", "hello", "--json").out)
     assert [row["strategy"] for row in route["rows"]] == ["local", "remote", "speculative"]
 

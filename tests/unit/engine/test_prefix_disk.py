@@ -317,7 +317,7 @@ def test_pinning_beyond_a_limit_is_refused_naming_that_limit(engine, tmp_path):
     worker, prompt = one.worker, words(1, 100)
     for i in range(MOST_PINS):
         worker.pin_prefix(f"p{i}", prompt).result(30)
-    with pytest.raises(NoRoom, match=f"{MOST_PINS} prefixes are pinned, of at most {MOST_PINS}"):
+    with pytest.raises(NoRoom, match=f"{MOST_PINS} prefixes are pinned, and at most {MOST_PINS} may be"):
         worker.pin_prefix("one-more", prompt)
     worker.pin_prefix("p0", words(2, 50)).result(30)
     assert len(worker.pins()) == MOST_PINS

@@ -243,7 +243,10 @@ def test_annotator_counts_annotations_as_failed_on_an_internal_exception_and_sti
     [
         ({"url": "grafana.example.org"}, "got 'grafana.example.org'; allowed: http://"),
         ({"url": "https://me:secret@grafana.example.org"}, "got '…@grafana.example.org'"),
-        ({"url": "http://grafana.example.org", "token": TOKEN}, "https beyond loopback, where grafana_token is sent"),
+        (
+            {"url": "http://grafana.example.org", "token": TOKEN},
+            "https, unless it is on loopback: grafana_token is sent there",
+        ),
         ({"url": "https://grafana.example.org", "token": "two words"}, "annotations.grafana_token"),
     ],
 )

@@ -49,7 +49,7 @@ def test_probe_baselines_are_saved_and_restored_with_the_fallback_state() -> Non
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"prompts": None}, "probe_baselines.prompts: got None"),
+        ({"prompts": None}, "probe_baselines.prompts: not set"),
         ({"drafters": {"draft_model": {"mean": 7, "spread": 0}}}, "probe_baselines.drafters.draft_model.mean: got 7"),
     ],
 )

@@ -46,8 +46,8 @@ def test_draft_costs_of_another_model_pair_or_machine_are_not_used_but_stay_in_t
     file_of(path).save(LEARNT)
     stranger = file_of(path, HERE | change)
     assert stranger.load() is None
-    wanted = [] if named is None else [f"{path} is of another pair or machine: it differs in {named}; "]
-    assert [said.removesuffix("the costs of drafting are learnt again") for said in caplog.messages] == wanted
+    wanted = [] if named is None else [f"{path} was measured with another pair or machine (it differs in {named}): "]
+    assert [said.removesuffix("the costs of drafting are measured again") for said in caplog.messages] == wanted
     assert stranger.save({"version": 1, "other": True})
     assert file_of(path).load() == LEARNT
     assert file_of(path, HERE | change).load() == {"version": 1, "other": True}

@@ -40,7 +40,7 @@ def without_draft(*drafters: DrafterName, **settings: object) -> Controlled:
 def test_probe_of_a_level_with_missing_drafter_is_refused_with_the_reason() -> None:
     with probe_runner(Answering(info=LOOKUP_ALONE)) as (runner, told):
         for ask in (lambda: runner.probe(FULL), lambda: runner.probe(FULL, learn=True), runner.canaries):
-            with pytest.raises(NotNow, match=f"the fallback level full cannot draft: {WHY}"):
+            with pytest.raises(NotNow, match=f"no probe of the fallback level full: its drafts are unavailable: {WHY}"):
                 ask()
         assert runner.probe(LOOKUP).result(SOON).verdict is not ProbeVerdict.FAILED
     assert [level for level, *_ in told.probes] == [LOOKUP.kind]

@@ -252,9 +252,9 @@ def ended(reason: FinishReason = FinishReason.STOP, **more: str) -> Outcome:
         (Answering(outcome=ended(lowered="memory is critical")), "p0 was lowered: memory is critical"),
         (
             Answering(unlendable=ModelLoadError("model: /d: no *.safetensors")),
-            "the weights of draft_model cannot be had: model: /d: no *.safetensors",
+            "the weights of draft_model cannot be loaded: model: /d: no *.safetensors",
         ),
-        (Answering(unlendable=TimeoutError()), "the weights of draft_model cannot be had: TimeoutError"),
+        (Answering(unlendable=TimeoutError()), "the weights of draft_model cannot be loaded: TimeoutError"),
         (Answering(queued=[3]), "it gave way to 3 waiting requests"),
     ],
 )
@@ -358,7 +358,7 @@ def test_probes_and_canaries_are_refused_while_model_weights_are_unloaded() -> N
 def test_probe_of_the_autoregressive_level_is_refused() -> None:
     with (
         probe_runner(Answering()) as (runner, _),
-        pytest.raises(NotNow, match="the fallback level autoregressive does not draft"),
+        pytest.raises(NotNow, match="no probe of the fallback level autoregressive: it decodes without drafts"),
     ):
         runner.probe(PLAIN)
 

@@ -102,7 +102,7 @@ def test_saved_fallback_level_of_another_ladder_maps_to_the_nearest_lower_level(
     ("path", "value", "said"),
     [
         (("version",), 1, "version: got 1; allowed: 2"),
-        (("at",), None, "at: got None; allowed: a valid number"),
+        (("at",), None, "at: not set; allowed: a valid number"),
         (("ladder", "since"), float("nan"), "ladder.since: got nan; allowed: a finite number"),
         (("ladder", "relapses"), -1, "ladder.relapses: got -1; allowed: greater than or equal to 0"),
         (("ladder", "relapses"), True, "ladder.relapses: got True; allowed: a valid integer"),
@@ -124,7 +124,7 @@ def test_saved_fallback_level_of_another_ladder_maps_to_the_nearest_lower_level(
             "baselines.draft_model/code.mean: got 1.5; allowed: less than",
         ),
         (("baselines", "draft/poem"), {}, "baselines.draft/poem.[key]: got 'draft/poem'; allowed: DRAFTER/WORKLOAD"),
-        (("quality",), None, "quality: got None; allowed: a valid string"),
+        (("quality",), None, "quality: not set; allowed: a valid string"),
     ],
 )
 def test_faulty_field_of_saved_fallback_state_is_named_with_its_allowed_values(

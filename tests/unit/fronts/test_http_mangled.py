@@ -74,7 +74,7 @@ def fault_of(sent: Sent, status: int, text: str) -> str:
     if root not in model_fields and root not in ELSEWHERE and not (root == "model" and route.startswith("/v1/models/")):
         return f"{root} is no field of the body"
     # The names in these two may have dots.
-    looked_for = "got None" not in error["message"] and root not in ("logit_bias", "structured_outputs")
+    looked_for = "not set" not in error["message"] and root not in ("logit_bias", "structured_outputs")
     if root in model_fields and sent.is_json and looked_for and not is_place(name, json.loads(sent.data)):
         return f"{name} is no place in the body"
     if error.get("param") not in (None, name) or (status == 400 and "param" in error and error["param"] is None):

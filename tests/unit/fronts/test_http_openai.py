@@ -236,6 +236,13 @@ async def test_contradictory_continuation_flags_are_refused_by_name(front: Front
         assert chat.value.param == response.value.param == param
 
 
+async def test_unknown_field_in_draftd_object_is_refused_by_name(front: Fronted, client: AsyncOpenAI) -> None:
+    wrong = {"draftd": {"max_draft": 4}}
+    with pytest.raises(openai.BadRequestError, match="draftd.max_draft: got 4; allowed: no value: there is no") as chat:
+        await client.chat.completions.create(model="scripted", messages=BEGUN, extra_body=wrong)
+    assert chat.value.param == "draftd.max_draft"
+
+
 async def test_responses_stream_sends_its_events_in_protocol_order(front: Fronted, client: AsyncOpenAI) -> None:
     front.will_say(Says([*thought("hm"), *said("See:"), *call(0, "weather", OSLO)]))
     stream = await client.responses.create(model="scripted", input="Oslo?", stream=True)

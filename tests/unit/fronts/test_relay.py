@@ -129,7 +129,7 @@ async def test_prompt_scoring_requests_decode_locally_or_fail_strategy_remote(re
             ("logprobs with echo", {"echo": True, "logprobs": 0}),
             ("max_tokens 0", {"max_tokens": 0, "echo": True}),
         ):
-            with pytest.raises(RemoteUnavailable, match=f"strategy remote was demanded: {named}"):
+            with pytest.raises(RemoteUnavailable, match=f"strategy remote, which is not available: {named}"):
                 await service.generate(asking(**more), Told().take)
             await service.generate(asking(**more, wish=RequestedPlan()), (told := Told()).take)
             assert told.started.plan.strategy is Strategy.LOCAL

@@ -303,7 +303,7 @@ REFUSED: dict[str, tuple[Config, str]] = {
     ),
     "layers in no regular order": (
         of("gemma3_text", layer_types=[FULL, SLIDING, SLIDING, FULL]),
-        "layer_types with full_attention in no regular order ",
+        "layer_types has full_attention at irregular intervals ",
     ),
     "another activation": (of("llama", rope_theta=500.0, hidden_act="gelu"), "hidden_act 'gelu' "),
     "capped logits": (of("qwen3", rope_theta=500.0, final_logit_softcapping=30.0), "final_logit_softcapping 30.0 "),

@@ -101,13 +101,13 @@ def test_ladder_level_change_applies_to_the_next_plan() -> None:
 def test_plan_with_flag_on_speculates_at_the_configured_depth() -> None:
     plan = decide(RequestedPlan(), ON, CEILING, MODEL)
     assert (plan.mode, plan.max_draft_tokens, plan.drafter) == (DecodeMode.SPECULATIVE, 4, DRAFT_MODEL)
-    assert (plan.variant, plan.reason, plan.level) == ("on", "flag: STATIC", FallbackLevel.FULL)
+    assert (plan.variant, plan.reason, plan.level) == ("on", "flag: on (default variant)", FallbackLevel.FULL)
 
 
 @pytest.mark.parametrize(
     ("wish", "flag", "allowed", "model", "reason"),
     [
-        (RequestedPlan(), OFF, CEILING, MODEL, "flag: off by TARGETING_MATCH"),
+        (RequestedPlan(), OFF, CEILING, MODEL, "flag: off (targeting rule)"),
         (RequestedPlan(ModePreference.AUTOREGRESSIVE), ON, CEILING, MODEL, "request: autoregressive"),
         (RequestedPlan(max_draft_tokens=0), ON, CEILING, MODEL, "request: max_draft_tokens is 0"),
         (RequestedPlan(), ON, ceiling(0), MODEL, "configuration: max_draft_tokens is 0"),
@@ -122,7 +122,7 @@ def test_autoregressive_plan_reason_names_the_cause_of_disabled_speculation(
     assert plan.mode is DecodeMode.AUTOREGRESSIVE
     assert plan.reason == reason
     if wish.preference is ModePreference.AUTO and wish.max_draft_tokens is None:
-        with pytest.raises(SpeculationUnavailable, match="demanded") as caught:
+        with pytest.raises(SpeculationUnavailable, match="demands speculation") as caught:
             decide(RequestedPlan(ModePreference.SPECULATIVE), flag, allowed, model)
         assert reason in caught.value.message
 
@@ -131,12 +131,12 @@ def test_requested_draft_cap_lowers_depth_and_never_raises_the_limit() -> None:
     assert decide(RequestedPlan(max_draft_tokens=2), ON, CEILING, MODEL).max_draft_tokens == 2
     clamped = decide(RequestedPlan(max_draft_tokens=12), ON, CEILING, MODEL)
     assert clamped.max_draft_tokens == 4
-    assert clamped.reason == "flag: STATIC; request: max_draft_tokens 12 lowered to the daemon's 4"
+    assert clamped.reason == "flag: on (default variant); request: max_draft_tokens 12 lowered to the daemon's 4"
 
 
 def test_plan_reason_says_the_flag_is_stale_and_why() -> None:
     plan = decide(RequestedPlan(), FlagResolution("on", True, "STALE", "not valid JSON"), CEILING, MODEL)
-    assert plan.reason == "flag: STALE (not valid JSON)"
+    assert plan.reason == "flag: on (stale: not valid JSON)"
 
 
 def test_requested_drafter_that_is_missing_is_not_replaced_by_another() -> None:

@@ -55,7 +55,7 @@ def planned(by: Planner, context: FlagContext | None = None, **wish: Any) -> Dec
 def test_daemon_without_a_remote_plans_local_and_refuses_strategy_remote() -> None:
     ladder = Ladder(ladder_levels(4, (2,), DRAFT_MODEL, (PROMPT_LOOKUP,)))
     plan = planned(alone := Planner(FixedFlag(), ladder), strategy=Strategy.AUTO)
-    assert (plan.strategy, plan.reason) == (Strategy.LOCAL, "flag: STATIC")
+    assert (plan.strategy, plan.reason) == (Strategy.LOCAL, "flag: on (default variant)")
     with pytest.raises(RemoteUnavailable, match="remote.enabled is false") as refused:
         planned(alone, strategy=Strategy.REMOTE)
     assert refused.value.grpc_status == "FAILED_PRECONDITION"
@@ -67,7 +67,7 @@ def test_professional_quality_request_plans_speculative_strategy_with_reason() -
     plan = planned(by, quality=PROFESSIONAL)
     assert plan.strategy is Strategy.SPECULATIVE
     assert "; strategy: auto: speculative, " in plan.reason
-    assert plan.reason.startswith("flag: STATIC")
+    assert plan.reason.startswith("flag: on (default variant)")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,9 @@ def test_request_that_needs_the_local_target_is_not_routed_to_the_remote() -> No
     by = planner(flag=FixedFlag(strategy=Strategy.REMOTE))
     assert planned(by, local_only="prompt_logprobs: own").strategy is Strategy.LOCAL
     for strategy in (Strategy.REMOTE, Strategy.SPECULATIVE):
-        with pytest.raises(RemoteUnavailable, match=f"strategy {strategy} was demanded: prompt_logprobs: own"):
+        with pytest.raises(
+            RemoteUnavailable, match=f"strategy {strategy}, which is not available: prompt_logprobs: own"
+        ):
             planned(by, strategy=strategy, local_only="prompt_logprobs: own")
 
 

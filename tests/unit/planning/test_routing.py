@@ -77,7 +77,12 @@ DOWN = VerifierState("the remote cannot be reached", down=True, retry_after=4.0)
 @pytest.mark.parametrize(
     ("asked", "remote", "retry", "said"),
     [
-        (replace(ASKED, only=REMOTE, demanded=True), DOWN, 4.0, "strategy remote was demanded: the remote cannot"),
+        (
+            replace(ASKED, only=REMOTE, demanded=True),
+            DOWN,
+            4.0,
+            "demands strategy remote, which is not available: the remote",
+        ),
         (replace(ASKED, quality=PROFESSIONAL), DOWN, 4.0, "local is standard; the remote cannot be reached"),
         (
             replace(ASKED, quality=PROFESSIONAL),
@@ -86,7 +91,7 @@ DOWN = VerifierState("the remote cannot be reached", down=True, retry_after=4.0)
             "remote.enabled is false",
         ),
         (replace(ASKED, quality=PROFESSIONAL, only=LOCAL), DOWN, None, "quality professional is wanted: local is"),
-        (replace(ASKED, only=SPECULATIVE, demanded=True, no_drafts="ladder"), THERE, None, "demanded: ladder"),
+        (replace(ASKED, only=SPECULATIVE, demanded=True, no_drafts="ladder"), THERE, None, "not available: ladder"),
     ],
 )
 def test_router_refuses_an_unreachable_strategy_or_quality_with_the_reason(
@@ -104,7 +109,7 @@ def test_route_reason_gives_estimate_and_why_other_strategies_lost() -> None:
     missed = taken(replace(ASKED, max_seconds=0.1)).reason
     assert "1.1 s is over max_seconds 0.1" in missed
     flagged = taken(replace(ASKED, only=SPECULATIVE), remote=DOWN).reason
-    assert flagged.startswith("strategy: flag: local; speculative is not")
+    assert flagged.startswith("strategy: flag: local; no strategy speculative: ")
 
 
 def test_route_estimates_sum_seconds_and_cost_per_strategy() -> None:

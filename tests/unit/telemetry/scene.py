@@ -91,7 +91,7 @@ LINK = LinkState(
 )
 PEER = PeerCounts(2, 8, 1, 50, 4, 48, 90, 60, 108, 5, 3, 700, 600, 0.25, 0.5)
 VERIFICATION = VerificationStatus({"10.0.0.7:40312": PEER}, PEER, 1, {"too_many_peers": 1})
-SPECULATIVE = DecodePlan(DecodeMode.SPECULATIVE, 4, DRAFT_MODEL, FallbackLevel.FULL, "on", "flag: TARGETING_MATCH")
+SPECULATIVE = DecodePlan(DecodeMode.SPECULATIVE, 4, DRAFT_MODEL, FallbackLevel.FULL, "on", "flag: on (targeting rule)")
 AUTOMATIC = replace(SPECULATIVE, depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset({PROMPT_LOOKUP}))
 VERIFIED = replace(SPECULATIVE, strategy=Strategy.SPECULATIVE)
 AUTOREGRESSIVE = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "off", "request: autoregressive")

@@ -88,7 +88,7 @@ def test_inference_span_has_the_genai_convention_attributes(scene: Scene, receiv
         "draftd.workload": "code",
         "draftd.context_tier": "short",
         "draftd.outcome": "stop",
-        "draftd.plan.reason": "flag: TARGETING_MATCH",
+        "draftd.plan.reason": "flag: on (targeting rule)",
         "draftd.plan.level": "full",
         "draftd.plan.variant": "on",
         "draftd.plan.drafter": "draft_model",

@@ -34,6 +34,7 @@ from draftd.settings import Settings
 if TYPE_CHECKING:
     from draftd.engine.admission import Layout  # imports MLX
 
+_SHORTEST_TEXT = 2  # tokens: one of a prompt, one of an answer
 _NO_TEMPLATE = "put the one that it was trained with into chat_template.jinja in its folder, or send prompts"
 
 
@@ -234,6 +235,10 @@ def _judge_batching(reason: str, figures: dict[str, Any]) -> Finding:
 def _refusals(served: ServedModel, layout: Layout, limit: int, refused: Mapping[DrafterName, str]) -> Iterator[Finding]:
     """The findings on requests that would be refused. `limit`: bytes for key-value caches."""
     info = served.info
+    if limit and info.largest_context < _SHORTEST_TEXT:
+        need = size(layout.needed_bytes([_SHORTEST_TEXT]))
+        text = f"{size(limit)} hold no request: one of {_SHORTEST_TEXT} tokens needs {need}"
+        yield bad("KV cache", text, "raise engine.kv_cache_bytes")
     if not served.chat_template:
         yield note("refused", "chats: this model has no chat template", _NO_TEMPLATE)
     # A missing draft model has its finding already.

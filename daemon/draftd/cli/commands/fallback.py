@@ -98,7 +98,11 @@ def release(daemon: options.DaemonOptions, json: options.Json = False) -> None:
     if json:
         output.print_json(reply.fallback)
         return
-    print(f"{ladder.current(reply.fallback)}, " + ("released" if reply.was_held else "it was not held"))
+    then = ladder.what_next(reply.fallback, _now())
+    print(
+        f"{'released' if reply.was_held else 'no level was held'}: the level is {ladder.current(reply.fallback)}"
+        + (f"; {then}" if then else "")
+    )
 
 
 def lines(state: pb.FallbackState, now: datetime, model: inference.GetModelResponse) -> list[tuple[str, str | Text]]:

@@ -9,6 +9,7 @@ import typer
 
 from draftd.cli import options, output
 from draftd.core import WorkloadClass
+from draftd.planning.flag_file import FlagResolution
 from draftd.protocol import plain
 from draftd.v1 import control_pb2
 
@@ -48,10 +49,10 @@ def get(
 
 
 def _show(reply: control_pb2.GetFlagResponse) -> None:
-    state = reply.flag
+    state, evaluated = reply.flag, reply.evaluation
     rows = [
         ("flag", state.key),
-        ("value", f"{reply.evaluation.variant} ({reply.evaluation.reason.lower().replace('_', ' ')})"),
+        ("value", str(FlagResolution(evaluated.variant, evaluated.variant, evaluated.reason))),
         ("default", state.default_variant or "decided by the provider"),
         ("variants", ", ".join(state.variants)),
         ("provider", f"{state.provider}: {state.source}" + ("" if state.writable else " (read-only)")),

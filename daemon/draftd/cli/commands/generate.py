@@ -222,9 +222,9 @@ def _format(
     """Returns the format that --schema, --regex or --choice asks for, or None."""
     named = [f"--{name}" for name, value in (("schema", schema), ("regex", regex), ("choice", choices)) if value]
     if len(named) > 1:
-        raise PromptError(named[1], " and ".join(named), "one of --schema, --regex, --choice")
+        raise PromptError(named[1], " and ".join(named), "only one of --schema, --regex, --choice")
     if schema == "-" and not prompted:
-        raise PromptError("--schema", schema, "a file, where the prompt comes from stdin")
+        raise PromptError("--schema", schema, "a file: stdin is already read for the prompt")
     if schema:
         try:
             return pb.ResponseFormat(json_schema=sys.stdin.read() if schema == "-" else Path(schema).read_text())

@@ -43,7 +43,7 @@ def pin(
     """
     sources = [source for source in (prompt, file, chat) if source is not None]
     if len(sources) != 1:
-        raise ConfigError("draftd prefix pin", ", ".join(map(str, sources)), "one of --prompt, --file, --chat")
+        raise ConfigError("draftd prefix pin", ", ".join(map(str, sources)), "exactly one of --prompt, --file, --chat")
     request = pb.PinPrefixRequest(name=name)
     if chat is not None:
         request.chat.CopyFrom(_chat(chat))

@@ -121,7 +121,9 @@ def _choose_way(model: Any, weights: bool) -> str:
             reason = (ranks.refusals[i] if ranks is not None else "") or ragged_trial(model, weights, **way)
         if not reason:
             if "level" in way:
-                _log.info("%s decodes sequences of equal width together: %s", type(model).__module__, together)
+                _log.info(
+                    "%s batches only sequences whose steps have equal width: %s", type(model).__module__, together
+                )
             model._draftd_way = way
             return ""
         together = together if way else reason

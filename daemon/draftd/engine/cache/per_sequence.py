@@ -86,11 +86,11 @@ class PerSequenceCaches:
                 continue
             if self._trims:
                 if any(cache.trim(surplus) != surplus for cache in row):
-                    raise RollbackFailed(f"row {i}: its caches did not give back {surplus} tokens")
+                    raise RollbackFailed(f"row {i}: its caches could not drop {surplus} tokens")
                 continue
             snapshots = [before for before in self._before[i] if before.length <= new]
             if not snapshots:
-                raise RollbackFailed(f"row {i}: caches of {old} tokens cannot go back to {new}")
+                raise RollbackFailed(f"row {i}: caches of {old} tokens cannot be trimmed to {new}")
             self._rows[i], reached[i] = snapshots[-1].caches, snapshots[-1].length
         self.lengths = reached
         return list(reached)

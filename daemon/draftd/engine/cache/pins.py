@@ -62,7 +62,7 @@ class Pins:
                     raise ValueError(f"more than {_MOST_BYTES} bytes")
                 document = json.loads(path.read_bytes())
                 if document.pop("version") != _VERSION:
-                    raise ValueError("it has another version")
+                    raise ValueError("its format has another version")
                 pin = Pin(
                     **{**document, "tokens": tuple(map(int, document["tokens"])), "files": tuple(document["files"])}
                 )

@@ -100,7 +100,7 @@ def _flatten(state: Any, arrays: list[mx.array]) -> Any:
         return [_flatten(item, arrays) for item in state]
     if state is None or isinstance(state, str | int | float):
         return state
-    raise ValueError(f"a cache's state has a {type(state).__name__}")
+    raise ValueError(f"a cache's state cannot be saved: it holds a {type(state).__name__}")
 
 
 def _unflatten(tree: Any, arrays: Any) -> Any:

@@ -163,7 +163,7 @@ class PrefixDisk:
         try:
             header, arrays = read_prefix(path)
             if header != file.header:
-                raise BadFile("the file was replaced meanwhile")
+                raise BadFile("the file was replaced since the folder was listed")
         except (BadFile, OSError) as error:
             self._forget(file)
             self._put_aside(path, error)
@@ -312,7 +312,7 @@ class PrefixDisk:
         except OSError as failed:
             _log.warning("the prefix or pin %s cannot be used: %s (%s)", path, why, failed.strerror)
             return
-        _log.warning("the prefix or pin %s cannot be used: %s; it is put aside as %s%s", path, why, path.name, ASIDE)
+        _log.warning("the prefix or pin %s cannot be used: %s; it was renamed to %s%s", path, why, path.name, ASIDE)
         aside = sorted(self.folder.glob(f"*{ASIDE}"), key=lambda file: file.stat().st_mtime)
         for old in aside[:-_MOST_ASIDE]:
             with contextlib.suppress(OSError):

@@ -52,7 +52,7 @@ class RecurrentState(ArraysCache):  # some models check the type
             if to < now:
                 earlier = [k for k, before in enumerate(self._before) if before.lengths[row] <= to]
                 if not earlier:
-                    raise RollbackFailed(f"row {row}: a state of {now} tokens cannot go back to {to}")
+                    raise RollbackFailed(f"row {row}: a state of {now} tokens cannot be restored to {to} tokens")
                 reached[row] = self._before[earlier[-1]].lengths[row]
                 back.setdefault(earlier[-1], []).append(row)
         for forward, rows in back.items():

@@ -151,7 +151,10 @@ class DepthControl:
                 sequence.told_cap = sequence.most
                 why = sequence.lowered or sequence.plan.reason
                 _log.debug(
-                    "request %s: more than %d drafted tokens would pay (%s)", sequence.request.id, sequence.most, why
+                    "request %s: drafting more than its cap of %d tokens would pay off (cap: %s)",
+                    sequence.request.id,
+                    sequence.most,
+                    why,
                 )
 
     # estimates

@@ -131,7 +131,7 @@ class FollowerCaches:
             value = self._prefixes[prefix]
             some = value.head(length) if isinstance(value, KVSegment) else value.cut(length)
             if some is None:
-                raise RecordError(f"prefix {prefix} has no beginning of {length} tokens")
+                raise RecordError(f"prefix {prefix} cannot be cut to {length} tokens")
             kept.append(some)
         self._caches[number].restore(kept)
 

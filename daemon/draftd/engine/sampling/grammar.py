@@ -34,7 +34,7 @@ class GrammarState:
         forbids one."""
         for token in text[start + self._taken :]:
             if not self.take(token):
-                raise ValueError(self.error or f"token {token} is not of the grammar")
+                raise ValueError(self.error or f"the grammar does not allow token {token}")
 
     def forced_tokens(self, most: int) -> list[int]:
         """Returns up to `most` tokens that must come next, as the tokenizer writes them. A model may choose others for

@@ -82,7 +82,7 @@ class Authentication:
         if self._tokens and credentials:
             raise NotificationRefused(401, NotificationResult.BAD_TOKEN, f"the token is wrong; allowed: {self._ways}")
         raise NotificationRefused(
-            401, NotificationResult.NO_CREDENTIALS, f"the sender is not known; allowed: {self._ways}"
+            401, NotificationResult.NO_CREDENTIALS, f"no credentials of an allowed kind; allowed: {self._ways}"
         )
 
     def prove(self, claim: UnprovenSignature, body: bytes) -> None:

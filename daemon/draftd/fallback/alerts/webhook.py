@@ -252,7 +252,7 @@ class WebhookListener:
         most = self._settings.max_body_bytes
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise NotificationRefused(
-                415, NotificationResult.BAD_ENCODING, "Content-Encoding: allowed: none; the body as it is"
+                415, NotificationResult.BAD_ENCODING, "Content-Encoding: allowed: none: send the body uncompressed"
             )
         try:
             return await read_whole(request, most, self._deadlines.body)

@@ -81,7 +81,9 @@ Parts = Annotated[Items[MessagePart], BeforeValidator(text_parts)]
 
 
 class DraftdFields(Body):
-    """draftd's own fields: the object `draftd` of a body."""
+    """draftd's own fields: the object `draftd` of a body. Unlike other servers' fields, an unknown one is refused."""
+
+    model_config = ConfigDict(extra="forbid")
 
     mode: str | None = None
     max_draft_tokens: Int | None = None
@@ -204,7 +206,7 @@ class CommonBody(UnservedFields):
         for name in UnservedFields.model_fields:
             if (value := getattr(self, name)) and value != _OFF.get(name):
                 instead = f"; use {_INSTEAD[name]}" if name in _INSTEAD else ""
-                raise InvalidRequest(name, value, f"none: it is not served{instead}")
+                raise InvalidRequest(name, value, f"no value: draftd does not support this field{instead}")
         wishes = self.draftd
         return {
             "sampling": self._sampling(),
@@ -350,7 +352,7 @@ async def read_body(request: web.BaseRequest, most: int, seconds: float) -> byte
     """Reads the whole body. Raises HttpError if it is too large, too slow, or not JSON by its headers; InvalidRequest
     if the transfer breaks."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise WrongMedia("Content-Encoding: allowed: none; the body as it is")
+        raise WrongMedia("Content-Encoding: allowed: none: send the body uncompressed")
     # Browsers let pages of other origins send any other type without a preflight request.
     if request.content_type != "application/json":
         raise WrongMedia(f"Content-Type: got {request.content_type[:80]!r}; allowed: application/json")
@@ -361,4 +363,6 @@ async def read_body(request: web.BaseRequest, most: int, seconds: float) -> byte
     except TimeoutError:
         raise Timeout(f"body: allowed: all of it within {seconds:g} s") from None
     except web.RequestPayloadError:
-        raise InvalidRequest("body", "a broken transfer", "chunks as HTTP/1.1 has them, to the end") from None
+        raise InvalidRequest(
+            "body", "a broken transfer", "chunks in the format of HTTP/1.1, including the last"
+        ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from draftd.errors import InvalidRequest
+from draftd.errors import REQUIRED, InvalidRequest
 from draftd.fronts.http import body as fields
 from draftd.fronts.http.answer import (
     CollectedChoice,
@@ -128,9 +128,9 @@ def _check_unserved(body: ChatBody) -> None:
     for name in ("audio", "web_search_options", "functions", "function_call"):
         if getattr(body, name) is not None:
             instead = "; use tools and tool_choice" if name.startswith("function") else ""
-            raise InvalidRequest(name, getattr(body, name), f"null: it is not served{instead}")
+            raise InvalidRequest(name, getattr(body, name), f"no value: draftd does not support this field{instead}")
     if body.echo:
-        raise InvalidRequest("echo", body.echo, "false: it is served in completions")
+        raise InvalidRequest("echo", body.echo, "false: only /v1/completions supports it")
     if any(modality != "text" for modality in body.modalities or ()):
         raise InvalidRequest("modalities", body.modalities, "text: only text is served")
     if body.top_logprobs and not body.logprobs:
@@ -156,7 +156,7 @@ def messages(chat_messages: Sequence[ChatMessage]) -> Iterable[Message]:
 def _calls(calls: Sequence[CallOfMessage], field: str) -> Iterable[ToolCall]:
     for i, call in enumerate(calls):
         if call.type != "function" or call.function is None:
-            raise InvalidRequest(f"{field}[{i}].type", call.type, "function, with its function")
+            raise InvalidRequest(f"{field}[{i}].type", call.type, "function, with a field `function`")
         yield ToolCall(call.id, call.function.name, call.function.arguments or "{}")
 
 
@@ -166,7 +166,7 @@ def tools(offered: Sequence[ToolOfBody]) -> Iterable[tuple[Tool, str]]:
         if entry.function is not None:
             yield tool(entry.function, f"tools[{i}].function"), f"tools[{i}].function"
         elif entry.type == "function":
-            raise InvalidRequest(f"tools[{i}].function", None, "a function: it must be given")
+            raise InvalidRequest(f"tools[{i}].function", None, REQUIRED)
         else:
             fields.leave_out(entry.type, f"tools[{i}]")
 

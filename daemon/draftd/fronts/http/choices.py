@@ -48,7 +48,7 @@ class ChoicesBody(CommonBody):
         """Adds the fields of both bodies. Raises InvalidRequest, also for `prompt_logprobs` in a stream, as vLLM
         does."""
         if self.prompt_logprobs is not None and self.stream:
-            raise InvalidRequest("prompt_logprobs", self.prompt_logprobs, "none where stream is true")
+            raise InvalidRequest("prompt_logprobs", self.prompt_logprobs, "no value if stream is true")
         return {
             "stop": tuple(self.stop or ()),
             "prompt_logprobs": self.prompt_logprobs,

@@ -42,11 +42,11 @@ def parse_request(call: HttpExchange, scope: Scope) -> ParsedBody:
     body = parse_body(CompletionBody, call.body)
     model = scope.resolve_model(body.model)
     if body.suffix:
-        raise InvalidRequest("suffix", body.suffix, "none: text is only added at the end")
+        raise InvalidRequest("suffix", body.suffix, "no value: draftd only continues the prompt")
     if body.add_special_tokens is False:
-        raise InvalidRequest("add_special_tokens", False, "true; a prompt of token ids has only those")
+        raise InvalidRequest("add_special_tokens", False, "true; for a prompt without special tokens send token ids")
     if body.best_of not in (None, 1 if body.n is None else body.n):
-        raise InvalidRequest("best_of", body.best_of, "n: none is left out")
+        raise InvalidRequest("best_of", body.best_of, "the same number as n: all answers are returned")
     wanted, called = wanted_format(body, response_format(body.response_format), *FORMAT)
     shared: dict[str, Any] = {
         "max_tokens": body.max_tokens,

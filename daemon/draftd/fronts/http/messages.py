@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from draftd.errors import InvalidRequest
+from draftd.errors import REQUIRED, InvalidRequest
 from draftd.fronts.http import body as fields
 from draftd.fronts.http.body import Body, CommonBody, Items, MostTokens, Parts, Texts, as_json, parse_body, text_of
 from draftd.fronts.http.chat import template_arguments
@@ -117,7 +117,7 @@ def _request(body: MessageBody, client: str) -> tuple[Request, Names]:
     name = "output_config.format" if config.format is not None else "output_format"
     own_format = _format(config.format or body.output_format, name)
     if own_format is not None and continues:
-        raise InvalidRequest(name, "json_schema", "none where the answer continues the last message")
+        raise InvalidRequest(name, "json_schema", "no value if the answer continues the last message")
     wanted, called = wanted_format(body, own_format, name, "schema")
     request = Request(
         prompt=Chat(
@@ -146,9 +146,9 @@ def _request(body: MessageBody, client: str) -> tuple[Request, Names]:
 def _check_unserved(body: MessageBody) -> None:
     for name in ("container", "mcp_servers"):
         if getattr(body, name):
-            raise InvalidRequest(name, getattr(body, name), "none: this server runs no tools")
+            raise InvalidRequest(name, getattr(body, name), "no value: draftd runs no tools itself")
     if body.compaction:
-        raise InvalidRequest("compaction", body.compaction, "none: it is not served")
+        raise InvalidRequest("compaction", body.compaction, "no value: draftd does not support this field")
     if body.thread is not None:
         raise ThreadNotServed(body.thread)
 
@@ -197,7 +197,7 @@ def _continues(read: list[tuple[Message, str]]) -> bool:
 
 def _require(value: str | None, field: str) -> str:
     if value is None:
-        raise InvalidRequest(field, None, "a value: it must be given")
+        raise InvalidRequest(field, None, REQUIRED)
     return value
 
 
@@ -237,5 +237,5 @@ def _format(wanted: OutputFormat | None, field: str) -> ResponseFormat | None:
     if wanted is None:
         return None
     if wanted.type != "json_schema" or wanted.schema_ is None:
-        raise InvalidRequest(f"{field}.type", wanted.type, "json_schema, with its schema")
+        raise InvalidRequest(f"{field}.type", wanted.type, "json_schema, with a field `schema`")
     return ResponseFormat(FormatKind.JSON_SCHEMA, as_json(wanted.schema_, f"{field}.schema"))

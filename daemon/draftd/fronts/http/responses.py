@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftd.errors import InvalidRequest
+from draftd.errors import REQUIRED, InvalidRequest
 from draftd.fronts.http import body as fields
 from draftd.fronts.http.body import Body, CommonBody, Int, Items, MostTokens, Parts, as_json, parse_body, text_of
 from draftd.fronts.http.chat import Function, check_allowed, template_arguments, tool, tool_choice
@@ -133,7 +133,7 @@ def parse_request(call: HttpExchange, scope: Scope, store: ResponseStore) -> Par
 def _check_unserved(body: ResponseBody) -> None:
     for name in ("background", "conversation", "prompt"):
         if getattr(body, name):
-            raise InvalidRequest(name, getattr(body, name), "none: it is not served")
+            raise InvalidRequest(name, getattr(body, name), "no value: draftd does not support this field")
 
 
 def _names(body: ResponseBody, called: Mapping[str, str], messages: Sequence[str], tools: Sequence[str]) -> Names:
@@ -287,7 +287,7 @@ def _add(item: Item, place: str, talk: _Conversation) -> None:
 
 def _require(value: str | None, field: str) -> str:
     if not value:
-        raise InvalidRequest(field, value, "a value: it must be given")
+        raise InvalidRequest(field, value, REQUIRED)
     return value
 
 
@@ -317,7 +317,7 @@ def _format(body: ResponseBody) -> tuple[ResponseFormat | None, str, str]:
     if own is None:
         return response_format(body.response_format), *FORMAT
     if body.response_format is not None:
-        raise InvalidRequest("response_format", body.response_format.type, "none beside text.format")
+        raise InvalidRequest("response_format", body.response_format.type, "no value if text.format is set")
     try:
         return response_format(own, "text.format"), "text.format", "schema"
     except InvalidRequest as error:

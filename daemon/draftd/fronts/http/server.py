@@ -162,7 +162,7 @@ class HttpServer:
             if origin not in self._refused and len(self._refused) < _MOST_ORIGINS:
                 self._refused.add(origin)
                 log.warning("a page of %.80r may not call this server: server.http_origins does not list it", origin)
-            raise Forbidden(f"Origin: got {origin[:80]!r}; allowed: those of server.http_origins")
+            raise Forbidden(f"Origin: got {origin[:80]!r}; allowed: the origins in server.http_origins")
         methods = self._routes.get(route)
         if methods is None:
             raise NotFound(f"path: got {request.path[:80]!r}; allowed: {', '.join(self._routes)}")
@@ -280,7 +280,7 @@ class HttpServer:
     def _answer_of(self, call: HttpExchange, name: str) -> StoredAnswer:
         """Raises NotFound."""
         if (stored := self._store.get(name)) is None:
-            raise NotFound(f"path: got {call.request.path[:80]!r}; allowed: an answer that is still stored")
+            raise NotFound(f"path: got {call.request.path[:80]!r}; allowed: the id of an answer that is still stored")
         return stored
 
     async def _count(self, asking: Asking, more: Mapping[str, str], call: HttpExchange) -> web.StreamResponse:

@@ -40,7 +40,7 @@ def wanted_format(
     demanded = {field: one for field, one in demanded.items() if one[1] is not None and one[1] is not False}
     if len(demanded) > 1 or (demanded and own is not None):
         raise InvalidRequest(
-            next(iter(demanded)), ", ".join([*demanded, *([] if own is None else [name])]), "one of them"
+            next(iter(demanded)), ", ".join([*demanded, *([] if own is None else [name])]), "only one of these fields"
         )
     if not demanded:
         return own, {"response_format.json_schema": f"{name}.{schema}", "response_format.json_object": f"{name}.type"}

@@ -109,7 +109,7 @@ def test_quality_command_names_schema_invalid_answer_and_refuses_incomplete_plan
     folder.write("quality.json", '{"block_length": 4}')
     ran = draftd("quality", "--run", "run")
     assert (ran.code, ran.out) == (2, "")
-    assert "quality.json: drafter: got None" in ran.err
+    assert "quality.json: drafter: not set" in ran.err
 
 
 @pytest.mark.parametrize(

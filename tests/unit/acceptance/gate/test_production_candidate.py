@@ -145,7 +145,7 @@ def test_gate_excuses_schema_criteria_only_when_model_lacks_grammars(good: Path,
     old = changed(good, tmp_path, VALID, {"schemas": False})
     found = outcomes(judge_run(old, load_spec()))
     assert (found[VALID], found[SCHEMA_GAP]) == (CriterionOutcome.NOT_MEASURED, CriterionOutcome.NOT_MEASURED)
-    refused = "INVALID_ARGUMENT: response_format.json_schema: got '…'; allowed: nothing: there are no grammars"
+    refused = "INVALID_ARGUMENT: response_format.json_schema: got '…'; allowed: no value: there are no grammars"
 
     def refusing(tick: dict[str, Any]) -> dict[str, Any]:
         return tick | {"error": refused, "text": None} if tick["place"]["group"] == SCHEMAS else tick

@@ -117,14 +117,14 @@ def test_gate_spec_error_names_line_key_and_allowed_values(old: str, new: str, f
 @pytest.mark.parametrize(
     ("lines", "field", "allowed"),
     [
-        ('metric = "soak.errors"\ngroup = "code"', "group", "is of the soak"),
-        ('metric = "soak.errors"\nblock_length = 4', "block_length", "is of the soak"),
-        ('metric = "soak.errors"\nagainst = "autoregressive"', "against", "is of the soak"),
+        ('metric = "soak.errors"\ngroup = "code"', "group", "is measured by the soak"),
+        ('metric = "soak.errors"\nblock_length = 4', "block_length", "is measured by the soak"),
+        ('metric = "soak.errors"\nagainst = "autoregressive"', "against", "is measured by the soak"),
         ('metric = "soak.errors"\njudge = "bound"', "judge", "has no interval"),
-        ('metric = "soak.days_to_exhaustion"\nagainst = "baseline"', "against", "has no ratio"),
-        ('metric = "quality.difference"\ntemperature = 0.8', "temperature", "is of the quality"),
+        ('metric = "soak.days_to_exhaustion"\nagainst = "baseline"', "against", "is not a ratio"),
+        ('metric = "quality.difference"\ntemperature = 0.8', "temperature", "is measured by the quality"),
         ('metric = "acceptance"\nagainst = "autoregressive"', "against", "is of drafts"),
-        ('metric = "total_tokens_per_second"\nagainst = "baseline"', "against", "has no ratio"),
+        ('metric = "total_tokens_per_second"\nagainst = "baseline"', "against", "is not a ratio"),
     ],
 )
 def test_gate_spec_refuses_criterion_option_its_metric_does_not_support(lines: str, field: str, allowed: str) -> None:
