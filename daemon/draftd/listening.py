@@ -40,6 +40,9 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
     raise AssertionError
 
 
+_OPTIONS = {"server.port": " (--port)", "server.http_port": " (--http-port)"}
+
+
 def free_port(setting: str, host: str) -> str:
     """Returns what is allowed for a listener's port that is taken."""
     return f"a port that is free on {host}; {other_port(setting)}"
@@ -47,7 +50,8 @@ def free_port(setting: str, host: str) -> str:
 
 def other_port(setting: str) -> str:
     """Returns advice for a port that is taken."""
-    return f"a daemon may already run there (see draftd status), otherwise set {setting}: 0 picks a free one"
+    option = _OPTIONS.get(setting, "")
+    return f"a daemon may already run there (see draftd status), otherwise set {setting}{option}: 0 picks a free one"
 
 
 def try_listening(host: str, port: int) -> None:

@@ -308,7 +308,7 @@ def served(**fields: Any) -> pb.GetStatusResponse:
     return status
 
 
-OFF = "none, unless a targeting rule allows it: the flag is off; level full"
+OFF = "off by the flag, unless one of its targeting rules allows it; level full"
 REFUSED = {"drafters": ["prompt_lookup", "grammar"], "speculation_reason": "it is another family's"}
 
 
@@ -466,12 +466,12 @@ def test_version_option_prints_the_version_number(draftd: Run) -> None:
         (pb.PrefixCache(), "off"),
         (
             pb.PrefixCache(bytes=2_000_000, limit_bytes=8_000_000, entries=3, lookups=40, hits=30, read_tokens=900),
-            "2 MB of 8 MB, 3 texts; 30 of 40 requests read 900 tokens",
+            "2 MB of 8 MB, 3 texts; 30 of 40 requests reused 900 tokens",
         ),
-        (pb.PrefixCache(lookups=4, hits=1, read_tokens=20), "0 B of 0 B, 0 texts; 1 of 4 requests read 20 tokens"),
+        (pb.PrefixCache(lookups=4, hits=1, read_tokens=20), "0 B of 0 B, 0 texts; 1 of 4 requests reused 20 tokens"),
         (
             pb.PrefixCache(limit_bytes=8_000_000, lookups=4, unfit=2),
-            "0 B of 8 MB, 0 texts; 0 of 4 requests read 0 tokens, 2 were too long for it",
+            "0 B of 8 MB, 0 texts; 0 of 4 requests reused 0 tokens, 2 were too long for it",
         ),
     ],
 )

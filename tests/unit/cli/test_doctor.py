@@ -144,7 +144,7 @@ def test_doctor_reports_prefix_cache_memory_in_bytes_and_tokens(model: Callable[
     assert unset.endswith(" tokens")
     none = check_models(pair(target, draft, engine__prefix_cache_bytes=0))
     assert said(none, "prefix cache") == []
-    assert "off: engine.prefix_cache_bytes is 0" in said(none, "prefix reuse")
+    assert "off: engine.prefix_cache_bytes is 0" in said(none, "prefix cache")
 
 
 def test_doctor_and_model_loading_give_the_same_reason_for_a_draft_tokenizer_mismatch(
@@ -168,7 +168,7 @@ def test_doctor_leaves_batching_of_recurrent_model_undecided_until_the_load_time
     found = check_models(pair(mamba(model("a")), model("b")))
     assert said(found, "layers") == ["mamba: 1 × recurrent state"]
     assert said(found, "batching") == ["requests share forward passes; a trial when the weights are loaded decides it"]
-    assert said(found, "prefix reuse") == ["whole texts only"]
+    assert said(found, "prefix reuse") == ["only of whole earlier texts"]
     assert (figures(found)["batched"], figures(found)["speculation_available"]) == (None, True)
 
 

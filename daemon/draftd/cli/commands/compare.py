@@ -51,7 +51,7 @@ _COLUMNS = (
 )
 _BOTH = "two figures: autoregressive → speculative"
 _DEMO: Mapping[str, tuple[str, Callable[[Any], str]]] = {
-    "pairs": ("pairs", str),
+    "pairs": ("prompts", str),
     "autoregressive_tokens_per_second": ("autoregressive\ntokens/s", rate),
     "speculative_tokens_per_second": ("speculative\ntokens/s", rate),
     "speedup": ("speed-up", times),

@@ -195,7 +195,7 @@ def judge_pair(
         *(note("tokenizer", *warning) for warning in warnings(target.config, models.tokenizer, info.vocab_size)),
     ]
     if not prefixes:
-        findings.append(note("prefix reuse", "off: engine.prefix_cache_bytes is 0"))
+        findings.append(note("prefix cache", "off: engine.prefix_cache_bytes is 0"))
     return [*findings, *_refusals(served, layout, limit, refused)]
 
 

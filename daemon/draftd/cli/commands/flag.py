@@ -61,7 +61,11 @@ def _show(reply: control_pb2.GetFlagResponse) -> None:
     output.print_fields(rows, 9)
 
 
-@options.with_options("draftd flag set off", "draftd flag set on", "draftd flag set speculative")
+@options.with_options(
+    "draftd flag set off              # no drafts from the next request on",
+    "draftd flag set on",
+    "draftd flag set speculative      # draft here, verify on the remote daemon: the flag decoding-strategy",
+)
 def set_(
     daemon: options.DaemonOptions,
     variant: Annotated[

@@ -299,6 +299,8 @@ def summary(answer: Answer, *, draft_model: bool = True) -> str:
     if counts.parked_steps:
         parts.append(f"{counts.parked_steps} of {counts.steps} steps drafted nothing (parked): it would not have paid")
     parts += route_summary(answer)
+    if answer.finished.reason == pb.FINISH_REASON_LENGTH:
+        parts.append("cut off by max_tokens")
     if answer.finished.degraded:
         parts.append(f"went on autoregressively: {answer.finished.degraded}")
     # A speculative plan's reason begins with the flag that allows it; its limits follow the semicolon.

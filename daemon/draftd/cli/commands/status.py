@@ -103,7 +103,10 @@ def capabilities(model: inference.GetModelResponse) -> list[tuple[str, str]]:
     return [
         ("layers", _layers(model)),
         ("context", _context(model)),
-        ("prefix reuse", "any beginning" if model.partial_prefixes else "whole texts only"),
+        (
+            "prefix reuse",
+            "up to the first different token" if model.partial_prefixes else "only of whole earlier texts",
+        ),
         ("end tokens", ", ".join(f"{text} ({i})" for i, text in sorted(model.end_tokens.items())) or "none"),
         ("template", _template(model)),
     ]
@@ -133,8 +136,9 @@ def _prefix_cache(cache: pb.PrefixCache, model: inference.GetModelResponse) -> s
     if not (cache.limit_bytes or cache.lookups):
         return "off"
     room = prefix_room(cache.limit_bytes, model.position_bytes, model.sequence_bytes)
-    room_text = f"{size(cache.bytes)} of {size(cache.limit_bytes)}{room and f' ({room})'}, {cache.entries} texts"
-    text = f"{room_text}; {cache.hits} of {cache.lookups} requests read {cache.read_tokens} tokens"
+    texts = f"{cache.entries} text{'s' * (cache.entries != 1)}"
+    room_text = f"{size(cache.bytes)} of {size(cache.limit_bytes)}{room and f' ({room})'}, {texts}"
+    text = f"{room_text}; {cache.hits} of {cache.lookups} requests reused {cache.read_tokens} tokens"
     return text + (f", {cache.unfit} were too long for it" if cache.unfit else "")
 
 
@@ -154,7 +158,7 @@ def _speculation(status: pb.GetStatusResponse) -> str:
     if not (model.speculation_available and most):
         return depth
     if status.flag_variant == "off":
-        return f"none, unless a targeting rule allows it: the flag is off; level {level}"
+        return f"off by the flag, unless one of its targeting rules allows it; level {level}"
     if not allowed:
         return f"none at level {level}; flag {status.flag_variant}"
     if fallback.position < len(fallback.ladder):
