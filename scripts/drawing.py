@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CODE = ("daemon/draftd", "acceptance/draftd_acceptance", "benchmarks", "scripts")
 LOG_CALLS = {"debug", "info", "warning", "error", "critical", "exception"}
 MESSAGE_WORDS, PARAGRAPH_WORDS = 4, 25
+PUT_IN = re.compile(r"\{[^{}]*\}|%[-+.\d]*[a-z]")  # values in a message
 # Written from a real run or from the code, and so not prose.
 NO_PROSE = {
     "first-session.md",
@@ -56,6 +57,8 @@ def messages() -> Iterator[Item]:
             call = node.exc if isinstance(node, ast.Raise) else node
             if not isinstance(call, ast.Call) or not call.args:
                 continue
+            if isinstance(node, ast.Raise) and not ast.unparse(call.func).rpartition(".")[2][0].isupper():
+                continue  # a function that makes the error, from texts of its own
             is_log = isinstance(call.func, ast.Attribute) and call.func.attr in LOG_CALLS
             if not (is_log or isinstance(node, ast.Raise)):
                 continue
@@ -65,7 +68,7 @@ def messages() -> Iterator[Item]:
             if len(texts) == 3 and not is_log:
                 is_field = not re.fullmatch(r"\{(\d+|LinkFailure\.\w+)\}", texts[0])
                 shown = f"{texts[0]}: got …; allowed: {texts[2]}" if is_field else texts[2]
-            if len(shown.split()) >= MESSAGE_WORDS:
+            if len(PUT_IN.sub("", shown).split()) >= MESSAGE_WORDS:
                 yield Item(shown, f"{path.relative_to(ROOT)}:{call.lineno}")
 
 

@@ -159,10 +159,10 @@ def webhook(environ: Mapping[str, str], settings: Settings | None = None) -> Web
     """The daemon's own, with a token made for this run, unless `environ` says otherwise."""
     url, secret = environ.get(WEBHOOK_URL), environ.get(WEBHOOK_SECRET)
     if url and not secret:
-        raise SystemExit(f"draftd: {WEBHOOK_URL} needs {WEBHOOK_SECRET} beside it: what the daemon knows the sender by")
+        raise SystemExit(f"draftd: {WEBHOOK_URL} also needs {WEBHOOK_SECRET}, which authenticates the sender")
     own = (settings or daemon_settings([], environ)).webhook
     if not url and not own.port:
-        raise SystemExit(f"draftd: {WEBHOOK_PORT}: 0, any free port, is not known to Alertmanager: name one")
+        raise SystemExit(f"draftd: {WEBHOOK_PORT}: got 0; allowed: a fixed port, because Alertmanager must know it")
     token = (own.token and own.token.get_secret_value().split()[0]) or secret or secrets.token_hex(32)
     return Webhook(url or f"http://127.0.0.1:{own.port}/v1/alerts", secret if url and secret else token)
 

@@ -54,7 +54,7 @@ class RunFolder:
         """Creates a run. `daemon` describes the daemon to measure, for commands that resume the run. Raises RunError if
         the path holds anything else."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(str(path), "something else", "an empty or new folder; an existing run is resumed")
+            raise RunError(str(path), "something else", "a new or empty folder, or the folder of a run to resume")
         path.mkdir(parents=True, exist_ok=True)
         created = datetime.now(UTC).isoformat(timespec="seconds")
         about = _About(format=1, name=name or path.name, created=created, daemon=dict(daemon or {}))
@@ -82,7 +82,7 @@ class RunFolder:
         try:
             return parse_json(_About, (self.path / "run.json").read_bytes(), str(self.path / "run.json"))
         except FileNotFoundError:
-            raise RunError(str(self.path), "no run.json", "a folder with one, as draftd's commands write it") from None
+            raise RunError(str(self.path), "no run.json", "the folder of a run, with its run.json") from None
 
     # sessions
 

@@ -93,7 +93,7 @@ class SweepOptions(Options):
     def _consistent(self) -> Self:
         for temperature in self.temperatures:
             if float(f"{temperature:g}") != temperature:
-                raise OptionError("temperatures", temperature, "six digits at most: arms are named by them")
+                raise OptionError("temperatures", temperature, "at most six significant digits")
         for name in ("block_lengths", "drafters", "temperatures", "concurrency", "groups"):
             values = getattr(self, name) or ()
             if len(set(values)) < len(values):

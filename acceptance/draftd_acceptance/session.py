@@ -323,7 +323,7 @@ def hold_ladder(client: DraftdClient) -> Iterator[None]:
     if before.HasField("hold"):
         level = before.ladder[before.hold.position].level
         if level != FallbackLevel.FULL.label:
-            raise NotMeasurable("level", f"held at {level}", "no held level, or full held: run `draftd level release`")
+            raise NotMeasurable("level", f"held at {level}", "the level full, or no hold: run `draftd level release`")
         yield
         return
     until = client.hold_level(FallbackLevel.FULL, _HOLD_SECONDS).hold.until

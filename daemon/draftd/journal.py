@@ -72,7 +72,7 @@ class Journal:
                 try:
                     listener(transition)
                 except Exception:
-                    log.warning("a listener to the journal failed", exc_info=True)
+                    log.warning("a listener to the events (`draftd events`) failed", exc_info=True)
 
     def latest(self, count: int) -> tuple[Transition, ...]:
         """Returns the last `count` kept transitions, oldest first."""

@@ -95,7 +95,7 @@ def test_malformed_or_truncated_tool_call_is_sent_as_text_with_a_warning(served:
     assert cut.text == f"I look.{call('Zürich')}"[: len(cut.text)]
     assert cut.text.startswith("I look.<tool_call>\n{")
     assert (cut.tool_calls, cut.finished.tool_calls, cut.finished.reason) == ((), False, pb.FINISH_REASON_LENGTH)
-    assert "the answer ends before the call is complete" in cut.finished.warning
+    assert "the answer ends before the tool call is complete" in cut.finished.warning
 
 
 def test_tool_choice_none_keeps_tools_out_of_the_prompt(served: Served) -> None:

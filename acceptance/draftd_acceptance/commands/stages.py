@@ -187,7 +187,7 @@ def parse_list(name: str, text: str | None, kind: Callable[[str], _T], allowed: 
     try:
         return tuple(kind(part.strip()) for part in text.split(","))
     except ValueError:
-        raise OptionError(name, text, f"{allowed}, with commas between; or none") from None
+        raise OptionError(name, text, f"{allowed}, with commas between; or the word none") from None
 
 
 def _show_sweep(result: Sweep) -> None:

@@ -54,7 +54,7 @@ def run_launched(settings: Settings, announce: Callable[[str], None]) -> int:
     log = logs.configure(settings.log, sys.stderr)
     plan = plan_group(settings.distributed, os.environ)
     if plan is None or plan.rank == 0:
-        raise ConfigError("MLX_RANK", os.environ.get("MLX_RANK"), "a rank above 0, as a launcher sets it")
+        raise ConfigError("MLX_RANK", os.environ.get("MLX_RANK"), "a rank from 1 on: rank 0 runs `draftd serve`")
     address = f"{plan.address}:{plan.port}"
     place = FollowerPlace(address, plan.rank, plan.size, _LAUNCHED_PATIENCE_SECONDS)
     supervisor = _supervisor(settings, place, _key(settings), announce, log)

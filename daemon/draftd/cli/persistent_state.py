@@ -92,10 +92,10 @@ class PersistentState:
             try:
                 replace_file(self._flags, self._old_flags.read_text(encoding="utf-8"))
             except (OSError, UnicodeDecodeError) as error:
-                log.warning("the flags in %s are not taken over: %s", self._old_flags, in_one_line(error))
+                log.warning("the flags in %s could not be copied: %s", self._old_flags, in_one_line(error))
             else:
                 log.warning(
-                    "the flags are in %s from now on; they are those of %s, which is not read again",
+                    "the flags were copied to %s from %s, which is not read any more",
                     self._flags,
                     self._old_flags,
                 )

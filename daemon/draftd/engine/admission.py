@@ -99,14 +99,16 @@ class Admission:
             free = self._limits.available()
             if free is not None and need > (left := free + self._prefix.bytes + cache_bytes):
                 what = f"a text of {whole} tokens, {prompt} of them the prompt, needs {need} bytes of key-value caches"
-                raise NoMemory(f"{what}; the machine has {left} bytes left", retry_after=_RETRY_SECONDS)
+                raise NoMemory(f"{what}; the machine has {left} bytes of memory left", retry_after=_RETRY_SECONDS)
             return
         why = f"it needs {need} bytes, and key-value caches may take {self.limit} bytes (engine.kv_cache_bytes)"
         most = self.layout.longest(self.limit) - prompt
         if most < 1:
             longest = max(0, most + prompt - 1)
             raise InvalidRequest("prompt", f"{prompt} tokens", f"at most {longest} tokens: {why}")
-        raise InvalidRequest("max_tokens", request.max_tokens, f"at most {most} after {prompt} tokens: {why}")
+        raise InvalidRequest(
+            "max_tokens", request.max_tokens, f"at most {most} after a prompt of {prompt} tokens: {why}"
+        )
 
     def keeps(self, tokens: int) -> bool:
         """Whether the prefix cache has room for a whole text of `tokens` while memory is not short. True if it is

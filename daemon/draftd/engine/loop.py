@@ -152,7 +152,7 @@ class EngineWorker(EngineHandle):
             raise NoRoom(f"{len(pins)} prefixes are pinned, and at most {MOST_PINS} may be: unpin one first")
         if need > (most := engine.prefix.limit):
             raise NoRoom(
-                f"{len(tokens)} tokens take about {need} bytes, and the prefix cache has {most} "
+                f"{len(tokens)} tokens take about {need} bytes, and the prefix cache may use {most} "
                 "(engine.prefix_cache_bytes)"
             )
         self._inbox.command(command := PinPrefix(name, tokens))

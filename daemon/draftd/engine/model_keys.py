@@ -57,7 +57,7 @@ class ModelKeys:
             return None
         if files.changed:
             _log.warning(
-                "prefixes of %s are neither read from disk nor kept there: its files have changed since then",
+                "prefixes of %s are neither read from disk nor kept there: its files changed after they were loaded",
                 files.folder,
             )
             return None

@@ -84,7 +84,8 @@ class FanOut(EngineObserver):
         self.errors += 1
         if self.errors == 1:
             _log.warning(
-                "an observer failed; requests are not affected, further failures are only counted", exc_info=error
+                "a listener to the engine's events failed; requests go on, further failures are only counted",
+                exc_info=error,
             )
 
 

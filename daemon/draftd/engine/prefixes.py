@@ -291,7 +291,9 @@ class PrefixJobs:
             for model in self._models():
                 key = yield from self._key(model)
                 if key is None and model.name == TARGET:
-                    raise NotNow("this model cannot be identified for prefixes on disk: its files have changed")
+                    raise NotNow(
+                        "no prefix of this model is kept on disk: its files have changed since they were loaded"
+                    )
                 if key is None:
                     continue
                 self.model = model_key = model_key or key.model
@@ -346,7 +348,8 @@ class PrefixJobs:
                 continue  # a request that begins so reads it
             if not there:
                 _log.info(
-                    "the pinned prefix %s is computed again: the disk has no copy for this model and version", pin.name
+                    "the pinned prefix %s is computed again: the disk has no copy of this model and file format",
+                    pin.name,
                 )
             try:
                 yield from self._make_pin(pin.name, pin.tokens, pin)

@@ -107,7 +107,7 @@ class Weights:
     def _load(self) -> Generator[None, None, None]:
         source, files = self._source, self._source.files()
         if self.files is not None and self.files.changed:
-            _log.warning("%s: its files have changed since they were read; the new ones are served", source.name)
+            _log.warning("%s: its files have changed since they were read; the new weights are served", source.name)
         model = source.open()
         if (size := vocabulary_size(model)) != self._info.vocab_size:
             what = f"{source.name}: its vocabulary has {size} tokens now instead of {self._info.vocab_size}"

@@ -147,7 +147,9 @@ class Controller:
             elif self._remote is not None:
                 self._remote.ladder.hold(level, until)
             else:
-                raise InvalidRequest("level", level.label, "a level of the ladder: this daemon has no remote")
+                raise InvalidRequest(
+                    "level", level.label, "a level of this daemon's ladder (it has no remote, so no remote level)"
+                )
 
     def release(self) -> bool:
         """Ends the holds of the ladder and of the remote. Returns whether there was one."""
@@ -243,7 +245,7 @@ class Controller:
             self._guard = self._guard.forget(self._frozen)
             self._schedule.forget(now)
             self._ladder.note("reload", _OTHER_DRAFT)
-            log.info("the draft was loaded again: %s", _OTHER_DRAFT)
+            log.info("the draft model's weights were loaded again: %s", _OTHER_DRAFT)
         self._schedule.on_reload(now)
 
     def _look(self, now: float) -> None:

@@ -223,7 +223,7 @@ class ProbeRequests:
         if outcome.degraded and plan.mode is DecodeMode.SPECULATIVE:
             raise ProbeUnanswered(f"{prompt.id} went on autoregressively: {outcome.degraded}")
         if outcome.lowered:
-            raise ProbeUnanswered(f"{prompt.id} was lowered: {outcome.lowered}")
+            raise ProbeUnanswered(f"the probe's prompt {prompt.id} was moved to a lower level: {outcome.lowered}")
         return ProbeAnswer(tokens, tuple(sink.tokens), outcome.stats.counts)
 
 

@@ -156,7 +156,7 @@ class ProbeSchedule:
             self.tested, self._canaries_at = report, now
             return report
         self.probed = report
-        log.info("probe of %s: %s: %s", report.level.label, report.verdict, report.reason)
+        log.info("probe of level %s: %s, because %s", report.level.label, report.verdict, report.reason)
         if not run.checks and not run.void:
             self._note_probe(report, now)
         elif not run.void and report.level == self._suspicion.level:

@@ -52,7 +52,7 @@ def apply_adapter(model: Any, folder: Path) -> None:
     expected = _trained_arrays(model, read_json(folder / CONFIG))
     missing = sorted(expected - check_weights(folder / WEIGHTS))
     if missing:
-        what = f"{WEIGHTS} lacks {len(missing)} of the {len(expected)} arrays that {CONFIG} asks for"
+        what = f"{WEIGHTS} lacks {len(missing)} of the {len(expected)} arrays that {CONFIG} lists"
         raise ModelLoadError(f"{what}, such as {missing[0]}", f"fetch the adapter again, with its own {CONFIG}")
 
 

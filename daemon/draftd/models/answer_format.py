@@ -179,7 +179,7 @@ class ToolFormat:
         text, shape = text.strip(), _SHAPES.get(self.family)
         # Regular expressions search for an argument's end from each beginning.
         if shape is not None and text.count(shape.opener) * len(text) > _PATIENCE:
-            raise MalformedCall(f"{self.family}: too long to be parsed")
+            raise MalformedCall(f"{self.family}: the calls' text is too long to be parsed")
         try:
             parsed_calls = self.parser(text, tools)
         except Exception as error:  # each parser raises errors of its own

@@ -36,7 +36,7 @@ def load_blas() -> str:
     if sys.platform == "darwin":
         return "metal"
     if (chosen := os.environ.get(_CHOICE, "")) not in ("", _BUNDLED):
-        raise ConfigError(_CHOICE, chosen, f"{_BUNDLED}, or unset: the fastest library there is")
+        raise ConfigError(_CHOICE, chosen, f"{_BUNDLED}, or unset, for the fastest BLAS that is installed")
     if chosen:
         return _BUNDLED
     os.environ.setdefault(*_SPIN)  # OpenBLAS reads it once, when it is loaded

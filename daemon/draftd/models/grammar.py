@@ -61,7 +61,7 @@ def _parsed_schema(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(rewritten, dict):
-        raise ValueError("not: it excludes every value")
+        raise ValueError("the keyword `not` excludes every value")
     return rewritten
 
 

@@ -54,7 +54,7 @@ async def measure_link(nodes: Sequence[str], group: str) -> dict[str, float]:
     try:
         return await measure(line.send, line.receive)
     except (BadFrame, OSError) as error:
-        raise AddressError(f"{nodes[0]} cannot be measured: {error}") from None
+        raise AddressError(f"the link to {nodes[0]} cannot be measured: {error}") from None
     finally:
         line.close()
 

@@ -30,7 +30,9 @@ async def common_prefix(prompt: Prompt, encode: Callable[[Prompt], Awaitable[tup
     tokens = tuple(ids[0] for ids in alike)
     if len(tokens) < LEAST:
         raise InvalidRequest(
-            field, f"{len(tokens)} tokens", f"at least {LEAST} tokens that do not depend on what follows"
+            field,
+            f"{len(tokens)} tokens",
+            f"at least {LEAST} tokens that stay the same whatever text follows the prefix",
         )
     return tokens
 

@@ -55,7 +55,7 @@ async def tokenise(
     if not isinstance(prompt, TokenIds) and (largest := max(ids)) >= (rows := model.info.vocab_size):
         shown = tokenizer.token_bytes(largest).decode(errors="replace")
         raise InvalidRequest(
-            field, shown, f"text without the token {largest}: the model has no embedding for it, only {rows}"
+            field, shown, f"text without the token {largest}: the model has embeddings only for ids below {rows}"
         )
     return tuple(ids)
 

@@ -58,13 +58,13 @@ class CallReader:
             return []
         try:
             if cut:
-                raise MalformedCall("the answer ends before the call is complete")
+                raise MalformedCall("the answer ends before the tool call is complete")
             calls = self._format.read(raw, self._tools)
             if call is None:
                 return self._emit_calls(calls)
             # The call has begun, and an unexpected text follows its arguments.
             if not call.matches(calls):
-                raise MalformedCall("the complete call differs from its already sent beginning")
+                raise MalformedCall("the complete tool call differs from its part that was already sent")
             return [self._end_call(call)]
         except MalformedCall as error:
             if call is not None:

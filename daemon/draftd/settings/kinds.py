@@ -91,7 +91,7 @@ def _token(value: SecretStr) -> SecretStr:
 def _credential(value: SecretStr) -> SecretStr:
     words = value.get_secret_value().split(" ")
     if len(words) > 2 or any(len(word) < _SHORTEST for word in words):  # shorter secrets could be guessed
-        raise ValueError("too short, or too many")
+        raise ValueError("secrets that are too short, or more than two")
     for word in words:
         _token(SecretStr(word))
     return value

@@ -56,7 +56,7 @@ def test_failing_journal_listener_does_not_stop_recording_or_the_next_listener(
     journal.listen(heard.append)
     journal.record(Subject.FLAG, "on", "off", "")
     assert len(heard) == len(journal.latest(5)) == 1
-    assert "a listener to the journal failed" in caplog.text
+    assert "a listener to the events (`draftd events`) failed" in caplog.text
 
 
 def test_journal_listener_can_read_the_transition_from_the_journal() -> None:

@@ -207,11 +207,11 @@ BAD_ADAPTERS = {
     "no lora_b": (only(lambda name: not name.endswith("lora_b")), "lacks 7 of the 14 arrays"),
     "half of lora_b": (
         only(lambda name: not name.endswith("lora_b") or "mlp" in name),
-        "lacks 4 of the 14 arrays that adapter_config.json asks for, such as model.layers.0.self_attn.k_proj.lora_b",
+        "lacks 4 of the 14 arrays that adapter_config.json lists, such as model.layers.0.self_attn.k_proj.lora_b",
     ),
     "not every matrix": (
         only(lambda name: Q_PROJ not in name),
-        f"lacks 2 of the 14 arrays that adapter_config.json asks for, such as {Q_PROJ}.lora_a",
+        f"lacks 2 of the 14 arrays that adapter_config.json lists, such as {Q_PROJ}.lora_a",
     ),
     "fewer keys": (
         configured(lora_parameters={"rank": 4, "scale": 10.0, "dropout": 0.0, "keys": ["self_attn.q_proj"]}),
@@ -250,7 +250,7 @@ def test_adapter_lacking_some_arrays_of_its_layers_is_refused(
     made = adapter(nano_pair.target, tmp_path / "french", kind, num_layers=2)
     ModelFolder(nano_pair.target, adapter=made).open()
     only(keeps)(made)
-    with pytest.raises(ModelLoadError, match="arrays that adapter_config.json asks for") as caught:
+    with pytest.raises(ModelLoadError, match="arrays that adapter_config.json lists") as caught:
         ModelFolder(nano_pair.target, adapter=made).open()
     assert what in caught.value.message
     assert caught.value.cure == "fetch the adapter again, with its own adapter_config.json"

@@ -353,7 +353,7 @@ def test_reasoning_is_separated_from_the_answer_text(text: str, thinks: bool, re
         assert told.calls == whole("json_tools", text) if "name" in text and "weather" in text else not told.calls
 
 
-def test_reasoning_tokens_are_counted() -> None:
+def test_tokens_of_reasoning_are_counted_apart() -> None:
     assert Told("<think>ab</think>yes", reading("json_tools", thinking=True)).finished.reasoning_tokens == 10
     assert Told("ab</think>yes", reading("json_tools", thinking=True, thinks=True)).finished.reasoning_tokens == 10
     assert Told("yes", reading("json_tools", thinking=True)).finished.reasoning_tokens == 0

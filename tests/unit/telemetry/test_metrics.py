@@ -248,7 +248,7 @@ def test_engine_and_prefix_cache_gauges_export_the_engine_status(scene: Scene, r
     assert [receiver.total(f"draftd.prefix_cache.{name}") for name in names] == [2048, 8192, 3, 40, 30, 900, 7]
 
 
-def test_drafter_errors_are_counted(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_drafter_error_is_counted_in_its_metric(scene: Scene, receiver: OtlpReceiver) -> None:
     request = DecodeRequest("r", (1,), 4, SPECULATIVE, 0.0)
     scene.telemetry.observer.on_drafter_error(request, request.plan.drafter, "on purpose")
     scene.telemetry.shutdown(30.0)

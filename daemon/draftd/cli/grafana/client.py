@@ -49,7 +49,9 @@ def checked_url(name: str, url: str) -> str:
         return TypeAdapter(Address).validate_python(url)
     except ValidationError:
         shown = "…@" + url.rsplit("@", 1)[1] if "@" in url else url  # an invalid address may hold a password, too
-        raise ConfigError(name, shown, "such as https://grafana.example.org, without user and password") from None
+        raise ConfigError(
+            name, shown, "an address such as https://grafana.example.org, with no user or password in it"
+        ) from None
 
 
 def _credentials(file: Path | None, environ: Mapping[str, str]) -> str | tuple[str, str]:
@@ -93,7 +95,7 @@ class Grafana:
         parts = urlsplit(self.url)
         if parts.scheme == "http" and not insecure_http and not is_loopback(parts.hostname or ""):
             allowed = "https beyond this machine: over http the credentials could be read on the way"
-            raise ConfigError("url", f"http://{parts.hostname}", f"{allowed}. --insecure-http says that this is meant")
+            raise ConfigError("url", f"http://{parts.hostname}", f"{allowed}. --insecure-http allows unencrypted HTTP")
         if tls_ca is not None and not tls_ca.is_file():
             raise ConfigError("tls_ca", str(tls_ca), "an existing file")
         auth = _credentials(token_file, environ)

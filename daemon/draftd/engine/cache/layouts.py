@@ -122,7 +122,9 @@ def _choose_way(model: Any, weights: bool) -> str:
         if not reason:
             if "level" in way:
                 _log.info(
-                    "%s batches only sequences whose steps have equal width: %s", type(model).__module__, together
+                    "%s batches only sequences that feed equally many tokens in a step: %s",
+                    type(model).__module__,
+                    together,
                 )
             model._draftd_way = way
             return ""

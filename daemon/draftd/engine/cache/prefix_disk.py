@@ -237,7 +237,7 @@ class PrefixDisk:
             )
             if pinned_bytes + nbytes > self.pinned_limit:
                 raise NoRoom(
-                    f"{len(header.tokens)} tokens take {nbytes} bytes, and pinned prefixes have {pinned_bytes} of "
+                    f"{len(header.tokens)} tokens take {nbytes} bytes, and pinned prefixes already {pinned_bytes} of "
                     f"{self.pinned_limit} bytes (engine.prefix_pinned_bytes)"
                 )
         elif nbytes > self.limit:

@@ -140,7 +140,7 @@ class PrefixStore(ABC):
         except NotServing:
             raise  # a rank was lost: the engine must know
         except Exception as error:  # costs a later request time, this one nothing
-            _log.warning("a request's cache could not be kept for later ones", exc_info=error)
+            _log.warning("a request's cache could not be kept for later requests", exc_info=error)
 
     @abstractmethod
     def known_length(self, tokens: Sequence[int]) -> int:

@@ -151,7 +151,7 @@ class DepthControl:
                 sequence.told_cap = sequence.most
                 why = sequence.lowered or sequence.plan.reason
                 _log.debug(
-                    "request %s: drafting more than its cap of %d tokens would pay off (cap: %s)",
+                    "request %s may draft at most %d tokens a step, though more would pay off; limited by: %s",
                     sequence.request.id,
                     sequence.most,
                     why,

@@ -99,7 +99,7 @@ class Authentication:
             raise NotificationRefused(401, NotificationResult.NO_TIMESTAMP, f"{name}: missing; {why}: {todo}")
         if len(times) > 1 or re.fullmatch(rb"[0-9]{1,12}", times[0]) is None:
             raise NotificationRefused(
-                401, NotificationResult.BAD_TIMESTAMP, f"{name}: allowed: seconds since 1970, once"
+                401, NotificationResult.BAD_TIMESTAMP, f"{name}: allowed: one header with seconds since 1970"
             )
         if abs(now - int(times[0])) > self._replay_seconds:
             got = f"got {int(times[0])}, {now - int(times[0]):+.0f} s ago"

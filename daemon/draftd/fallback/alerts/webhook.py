@@ -213,7 +213,7 @@ class WebhookListener:
         if request.path != PATH:
             raise NotificationRefused(404, NotificationResult.BAD_PATH, f"path: allowed: {PATH}")
         if request.method != "POST":
-            raise NotificationRefused(405, NotificationResult.BAD_METHOD, "method: allowed: POST, of a notification")
+            raise NotificationRefused(405, NotificationResult.BAD_METHOD, "method: allowed: POST")
         try:
             body, claim = await self._authenticate(request)
         except NotificationRefused as refused:

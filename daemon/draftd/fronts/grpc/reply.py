@@ -164,7 +164,9 @@ def depth(learnt: LearntCosts | None, most: int) -> control_pb2.GetDepthResponse
     """The learnt costs and acceptance of drafting, and the depths that follow from them. `most` limits the tokens that
     a step may draft. Raises NotServing if nothing is known yet."""
     if learnt is None:
-        raise NotServing("drafting has no estimate yet: the models are not loaded, or there is nothing to draft with")
+        raise NotServing(
+            "the gain of drafting cannot be estimated yet: the models are not loaded, or there is nothing to draft with"
+        )
     costs, yields = learnt.depths(most)
     return control_pb2.GetDepthResponse(
         costs=[fill(control_pb2.DepthCost, cost, plain=duration(cost.plain)) for cost in costs],

@@ -364,5 +364,5 @@ async def read_body(request: web.BaseRequest, most: int, seconds: float) -> byte
         raise Timeout(f"body: allowed: all of it within {seconds:g} s") from None
     except web.RequestPayloadError:
         raise InvalidRequest(
-            "body", "a broken transfer", "chunks in the format of HTTP/1.1, including the last"
+            "body", "a broken transfer", "chunks in the format of HTTP/1.1, ended by an empty one"
         ) from None

@@ -155,7 +155,7 @@ def list_items(stored: StoredAnswer, query: Mapping[str, str]) -> dict[str, Any]
     if after is not None:
         names = [one["id"] for one in items]
         if after not in names:
-            raise InvalidRequest("after", after, "the id of one of these items")
+            raise InvalidRequest("after", after, "the id of an input item of this response")
         items = items[names.index(after) + 1 :]
     shown = items[: int(limit)]
     first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
