@@ -186,6 +186,7 @@ def test_drain_finishes_short_requests_and_ends_long_ones_with_unavailable(
         assert long.finished.usage.output_tokens == len(long.tokens) > 0
         assert long.error is not None
         assert long.error.code is grpc.StatusCode.UNAVAILABLE
+        assert served.lines[-1] == "drained: 1 of 2 requests answered, 1 cut off"
         assert served.orderly
         assert served.tasks_left == []
 

@@ -209,6 +209,11 @@ def test_empty_environment_variable_unsets_optional_setting(tmp_path: Path) -> N
     assert load_settings(file, {}, {"DRAFTD_MODEL__DRAFTER": ""}).model.drafter is None
 
 
+def test_light_draft_model_as_drafter_requires_its_path() -> None:
+    with pytest.raises(ConfigError, match=r"model.drafter: got 'light_draft_model'; allowed: .*light_draft_path"):
+        load_settings(None, {"model.drafter": "light_draft_model"}, {})
+
+
 def test_draft_model_path_without_target_path_is_refused() -> None:
     with pytest.raises(ConfigError, match="model.draft_path"):
         load_settings(None, {"model.draft_path": "somewhere"}, {})

@@ -45,18 +45,18 @@ def explain(error: BaseException) -> Failure | None:
         return Failure("the text is not UTF-8", ASKED_WRONGLY)
     if isinstance(error, TimeoutError):
         return Failure(str(error) or "timed out", FAILED)
-    if isinstance(error, ModuleNotFoundError) and (package := str(error.name).partition(".")[0]) in _SOURCES:
+    if isinstance(error, ModuleNotFoundError) and (package := str(error.name).partition(".")[0]) in _REMEDIES:
         missing = f"this needs {package.replace('_', '-')}, which is not installed"
-        return Failure(f"{missing}: pip install {_SOURCES[package]}", ASKED_WRONGLY)
+        return Failure(f"{missing}: {_REMEDIES[package]} (see `draftd docs getting-started`)", ASKED_WRONGLY)
     return None
 
 
-_SOURCES = {
-    "matplotlib": "'draftd[report]'",
-    "grafana_client": "'draftd[grafana]'",
-    "draftd_acceptance": "--force-reinstall draftd",
+_REMEDIES = {
+    "matplotlib": "install draftd with its extra report",
+    "grafana_client": "install draftd with its extra grafana",
+    "draftd_acceptance": "install draftd again",
 }
-"""The packages that only some commands import, and the argument with which pip installs them."""
+"""The packages that only some commands import, and how to install them."""
 
 
 _UNAVAILABLE = {

@@ -23,7 +23,7 @@ from draftd.client.gathering import gather as gather
 from draftd.client.gathering import split as split
 from draftd.client.signals import defer_signals
 from draftd.core import DepthMode, DrafterName, FallbackLevel, ModePreference, SamplingParams, WorkloadClass
-from draftd.errors import DraftdError
+from draftd.errors import DraftdError, InvalidRequest
 from draftd.protocol import DETAILS_KEY, MESSAGE_SLACK, duration, number, sampling_message
 from draftd.strategies import QualityClass, RemoteLevel, Strategy
 from draftd.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
@@ -103,7 +103,11 @@ class Ask:
     skip_prefix_cache: bool = False
 
     def message(self, **more: Any) -> pb.GenerateRequest:
-        """`more`: other fields of the request's message, such as `logprobs` or `n`."""
+        """`more`: other fields of the request's message, such as `logprobs` or `n`. Raises InvalidRequest for two
+        prompts."""
+        prompts = [name for name in ("prompt", "messages", "tokens") if getattr(self, name) is not None]
+        if len(prompts) > 1:
+            raise InvalidRequest(prompts[0], getattr(self, prompts[0]), f"only one of {', '.join(prompts)}")
         if self.json_schema:
             more["response_format"] = pb.ResponseFormat(json_schema=self.json_schema)
         arguments = self.template_arguments

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from draftd import __version__
-from draftd.core import DaemonState, DecodeMode
+from draftd.core import DaemonState, DecodeMode, FinishReason
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.errors import ConfigError, ModelLoadError, NotServing
 from draftd.fronts.grpc.control import ControlServicer, DaemonParts
@@ -223,6 +223,7 @@ class Daemon:
         self._announce("stopping")
         if self._worker.progress.startswith("downloading"):
             self._announce("what was downloaded is kept: the next start goes on with it")
+        cancelled = self._worker.status().finished.get(FinishReason.CANCELLED, 0)
         if n := self.service.open_requests:
             wait = f"{n} active request{'s' * (n > 1)}, at most {seconds:g} s"
             self._announce(f"draining: {wait}; a second Ctrl-C or SIGTERM stops at once")
@@ -239,6 +240,9 @@ class Daemon:
         flush = min(self._settings.telemetry.shutdown_seconds, left)
         flushed = await asyncio.to_thread(self._parts.telemetry.shutdown, flush)
         self._parts.flags.close()
+        if n:
+            cancelled = self._worker.status().finished.get(FinishReason.CANCELLED, 0) - cancelled
+            self._announce(f"drained: {n - cancelled} of {n} requests answered, {cancelled} cut off")
         for what, well in (("the engine", ended), ("delivery to a client", delivered), ("telemetry", flushed)):
             if not well:
                 log.warning("shutdown: %s did not finish in time", what)

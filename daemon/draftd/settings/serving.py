@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from draftd.core import DepthMode, DrafterName
+from draftd.core import LIGHT_DRAFT_MODEL, DepthMode, DrafterName
 from draftd.engine.limits import Limits
 from draftd.errors import ConfigError
 from draftd.settings.kinds import (
@@ -56,6 +56,8 @@ class ModelSettings(Section):
         for name, needed in (("draft_path", "path"), ("adapter_path", "path"), ("light_draft_path", "draft_path")):
             if (value := getattr(self, name)) is not None and getattr(self, needed) is None:
                 raise ConfigError(f"model.{name}", str(value), f"only together with model.{needed}")
+        if self.drafter == LIGHT_DRAFT_MODEL and self.light_draft_path is None:
+            raise ConfigError("model.drafter", self.drafter, "a drafter that is configured: set model.light_draft_path")
         return self
 
 

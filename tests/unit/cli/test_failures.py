@@ -125,7 +125,8 @@ def test_command_lacking_an_optional_package_names_the_extra_and_still_shows_hel
     ran = in_process(command, monkeypatch, capsys)
     assert ran.code == 2  # of `accept` 1 would say that the pair is not fit
     assert ran.err.splitlines() == [
-        f"draftd: this needs {package.replace('_', '-')}, which is not installed: pip install 'draftd[{extra}]'"
+        f"draftd: this needs {package.replace('_', '-')}, which is not installed: "
+        f"install draftd with its extra {extra} (see `draftd docs getting-started`)"
     ]
 
 
@@ -135,7 +136,10 @@ def test_without_acceptance_package_only_its_commands_fail_and_name_the_package(
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
     for name, (place, _) in main.COMMANDS.items():
         ran = in_process([name, "--help"], monkeypatch, capsys)
-        missing = "draftd: this needs draftd-acceptance, which is not installed: pip install --force-reinstall draftd\n"
+        missing = (
+            "draftd: this needs draftd-acceptance, which is not installed: install draftd again "
+            "(see `draftd docs getting-started`)\n"
+        )
         assert (ran.code, ran.err) == ((2, missing) if place == main.HARNESS else (0, "")), name
 
 
@@ -166,7 +170,7 @@ def test_every_command_entry_point_in_pyproject_is_listed_and_loads() -> None:
         ("top --save", "--save: a value must follow it"),
         ("level --json hold full", "give --json after `hold`"),
         ("serve --tls-cert /none", "server.tls_cert: got '/none'; allowed: an existing file"),
-        ("serve /models/a", "argument: got '/models/a'; allowed: none: use --model /models/a"),
+        ("serve /models/a", "argument: got '/models/a'; allowed: no argument: use --model /models/a"),
     ],
 )
 def test_wrong_command_line_exits_2_with_one_line_naming_argument_and_allowed_values(
