@@ -211,7 +211,7 @@ def test_grpc_client_that_never_reads_is_cancelled_with_aborted(tmp_path: Path) 
             with pytest.raises(grpc.RpcError) as caught:
                 list(call)
             assert caught.value.code() is grpc.StatusCode.ABORTED
-            assert "nothing was read for 0.5 s" in caught.value.details()
+            assert "the client read nothing for 0.5 s" in caught.value.details()
         # The same, by one that goes without ever having read.
         with served.channel(SMALL_WINDOW) as channel:
             unread = raw(channel)(request(max_tokens=3_000).SerializeToString())

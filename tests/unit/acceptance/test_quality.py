@@ -303,7 +303,7 @@ def test_quality_stage_asks_every_prompt_with_and_without_drafts_and_resumes_mis
         assert result.greedy.identical == 24
         assert result.greedy.autoregressive == result.greedy.speculative
         assert result.schemas is not None
-        assert result.schemas.refused == "this model's tokenizer has no grammars"
+        assert result.schemas.refused == "this model's tokenizer does not support grammars"
         assert (result.requests, result.errors) == (len(ticks), 0)
         assert not any("schema" in complaint for complaint in result.complaints)
         # What was cut off is asked again, and nothing else.

@@ -138,7 +138,7 @@ def test_damaged_draft_cost_file_is_reported_and_ignored(
     assert LearntStore(settings(pair), tmp_path).recall() is None
     (said,) = caplog.messages
     assert "learnt.plain[0]" in said
-    assert "learnt again" in said
+    assert "measured again" in said
 
 
 @pytest.mark.parametrize("never_there", [False, True], ids=["the folder goes", "the folder cannot be made"])

@@ -70,9 +70,9 @@ def test_machine_sleep_time_counts_towards_idle_unload(engine, monkeypatch):
 
 def test_probe_requests_do_not_reload_idle_unloaded_weights(engine):
     unloaded(engine)
-    with pytest.raises(NotServing, match="until a client asks"):
+    with pytest.raises(NotServing, match="until a client sends a request"):
         engine.ask(replace(request(PROMPT, autoregressive()), origin=Origin.PROBE))
-    with pytest.raises(NotServing, match="until a client asks"):
+    with pytest.raises(NotServing, match="until a client sends a request"):
         engine.worker.logit_gap((1, 2, 3), 4, 5).result(10)
     engine.worker.keep(frozenset()).result(10)
     assert engine.worker.unloaded

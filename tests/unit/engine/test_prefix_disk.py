@@ -323,7 +323,7 @@ def test_pinning_beyond_a_limit_is_refused_naming_that_limit(engine, tmp_path):
     assert len(worker.pins()) == MOST_PINS
     with pytest.raises(NoRoom, match="of 150000 bytes"):
         worker.pin_prefix("p1", words(3, 150)).result(30)
-    with pytest.raises(NoRoom, match=r"memory keeps 200000 \(engine.prefix_cache_bytes\)"):
+    with pytest.raises(NoRoom, match=r"the prefix cache may use 200000 \(engine.prefix_cache_bytes\)"):
         worker.pin_prefix("p1", words(3, 3000))
     with pytest.raises(InvalidRequest, match="name: got 'a b'; allowed: 1 to 64 letters"):
         worker.pin_prefix("a b", prompt)

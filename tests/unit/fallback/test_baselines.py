@@ -62,7 +62,7 @@ def test_unreadable_probe_baseline_is_logged_and_the_other_fallback_state_restor
     store.text = json.dumps({**store.document, "probe_baselines": {**probed, **changed}})
     with caplog.at_level(logging.WARNING):
         again = Controlled(store)
-    assert "learnt again" in caplog.text
+    assert "measured again" in caplog.text
     assert said in caplog.text
     assert (again.position, store.aside, again.runner.known) == (TOP, 0, set(BUILT_IN_DRAFTERS))
     assert again.controller.state().drift == {"code": 0.0}

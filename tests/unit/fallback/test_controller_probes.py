@@ -186,7 +186,7 @@ def test_failed_draft_reload_raises_the_load_error_to_its_caller() -> None:
 
 def test_probe_on_demand_is_refused_at_top_level_or_while_another_runs() -> None:
     controlled = Controlled()
-    with pytest.raises(NotNow, match="no level above"):
+    with pytest.raises(NotNow, match="no higher level"):
         controlled.controller.probe()
     controlled.controller.hold(PLAIN, None)
     asked = [controlled.controller.probe()]

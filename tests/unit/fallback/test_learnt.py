@@ -104,7 +104,7 @@ def test_damaged_draft_cost_file_is_renamed_broken_and_logged_with_the_fault(
     path.write_text(text)
     mine = file_of(path)
     assert mine.load() is None
-    assert any(str(path) in said and named in said and "learnt again" in said for said in caplog.messages)
+    assert any(str(path) in said and named in said and "measured again" in said for said in caplog.messages)
     assert (tmp_path / "learnt.json.broken").read_text() == text
     assert mine.save(LEARNT)
     assert file_of(path).load() == LEARNT

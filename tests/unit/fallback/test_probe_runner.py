@@ -339,7 +339,7 @@ def test_probe_runner_refuses_probes_and_canaries_while_a_probe_is_running() -> 
     with probe_runner(engine) as (runner, _):
         first = runner.probe(FULL)
         for other in (runner.canaries, lambda: runner.probe(SHORT), lambda: runner.probe(FULL, learn=True)):
-            with pytest.raises(NotNow, match="is already running"):
+            with pytest.raises(NotNow, match="is already active"):
                 other()
         engine.go.set()
         assert first.result(SOON).verdict is ProbeVerdict.GOOD
@@ -350,7 +350,7 @@ def test_probes_and_canaries_are_refused_while_model_weights_are_unloaded() -> N
     engine = Answering(unloaded=True)
     with probe_runner(engine) as (runner, _):
         for begin in (lambda: runner.probe(FULL), runner.canaries):
-            with pytest.raises(NotNow, match="until a client asks"):
+            with pytest.raises(NotNow, match="until a client sends a request"):
                 begin()
     assert not engine.asked
 
@@ -365,7 +365,10 @@ def test_probe_of_the_autoregressive_level_is_refused() -> None:
 
 def test_canaries_are_refused_on_a_ladder_that_never_drafts() -> None:
     only = at(LadderLevel(FallbackLevel.FULL, 0, None))
-    with probe_runner(Answering(), ladder=only) as (runner, _), pytest.raises(NotNow, match="full does not draft"):
+    with (
+        probe_runner(Answering(), ladder=only) as (runner, _),
+        pytest.raises(NotNow, match="level full: it decodes without drafts"),
+    ):
         runner.canaries()
 
 

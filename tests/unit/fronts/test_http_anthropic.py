@@ -124,7 +124,7 @@ async def test_anthropic_trailing_assistant_message_is_continued(front: Fronted,
     schema = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
     begun_json: Any = [ASKED, {"role": "assistant", "content": "{"}]
     with pytest.raises(
-        anthropic.BadRequestError, match=r"output_config.format: got .* none where the answer continues"
+        anthropic.BadRequestError, match=r"output_config.format: got .* no value if the answer continues"
     ):
         await client.messages.create(
             model="scripted", max_tokens=5, messages=begun_json, extra_body={"output_config": schema}

@@ -101,7 +101,7 @@ def test_depth_reply_has_no_plain_step_cost_before_a_plain_step_was_measured() -
 
 
 def test_depth_reply_is_refused_before_any_drafting_cost_is_measured() -> None:
-    with pytest.raises(NotServing, match="nothing is known of drafting"):
+    with pytest.raises(NotServing, match="the gain of drafting cannot be estimated yet"):
         reply.depth(None, 4)
 
 

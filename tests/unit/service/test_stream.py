@@ -191,7 +191,7 @@ async def failing() -> None:
 
 
 async def test_client_write_that_never_ends_fails_as_stalled() -> None:
-    with pytest.raises(ClientStalled, match=r"nothing was read for 0\.05 s"):
+    with pytest.raises(ClientStalled, match=r"the client read nothing for 0\.05 s"):
         await stuck(0.05)
     task = asyncio.current_task()
     assert task is not None

@@ -88,7 +88,7 @@ def test_quality_command_fails_when_no_answer_passes_or_checker_is_broken(
     assert ran.code == 1
     assert "json-person, speculative: no JSON object" in ran.out
     assert "24 of 24 greedy texts are identical" in ran.out
-    assert "under a schema: not measured: this model's tokenizer has no grammars" in ran.out
+    assert "under a schema: not measured: this model's tokenizer does not support grammars" in ran.out
     assert "no prompt passes its check even without drafts" in ran.err
     monkeypatch.setattr(JsonObject, "complaint", lambda self, answer: "")
     ran = draftd("quality", "--run", "run", "--json")
