@@ -196,8 +196,9 @@ class RemoteGuard:
         *,
         slept: bool = False,
     ) -> None:
-        """Reads the link and finished requests, and takes at most one step. `requests`: signals of alerts. `of`:
-        converts a monotonic time to the ladder's clock. `slept`: the machine has slept since the last look."""
+        """Reads the link's state, and takes at most one step on the ladder. `answers`: requests to the remote that
+        finished since the last look. `requests`: the signals of active alerts about the remote. `of`: converts a
+        monotonic time to the ladder's clock. `slept`: the machine has slept since the last look."""
         before = self._guard.woken() if slept else self._guard
         guard = before.seen(self._link(), self._pace(), now)
         for answer in answers:

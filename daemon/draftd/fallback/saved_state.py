@@ -40,8 +40,8 @@ class _Level(Document):
 
 
 class SavedLevels(_Level):
-    """The document. `at`: when it was saved; `level`, `hold_level`, `unheld_level`: the levels at the ladder's
-    positions; `quality`: see SignalState."""
+    """The saved document. `at`: when it was saved. `level`: the ladder's level. `hold_level`, `unheld_level`: the level
+    that an operator holds, and the level to return to afterwards; None without a hold. `quality`: see SignalState."""
 
     version: Literal[2] = 2
     at: float
@@ -64,8 +64,8 @@ class SavedLevels(_Level):
         return cls(at=at, level=level, hold_level=held_at, unheld_level=unheld, ladder=ladder, **fields)
 
     def resume_at(self, now: float) -> SavedLevels:
-        """Returns the state at `now`, after a restart. If the clock went back, no time has passed and all times move
-        with it."""
+        """Returns the state at `now`, after a restart. If the clock went back, all times in the state are moved back by
+        the same amount, as if no time had passed."""
         ahead = now - self.at
         if ahead >= 0:
             return self
@@ -91,8 +91,9 @@ def parse(text: str, levels: Sequence[LadderLevel]) -> SavedLevels:
 
 
 def safer(text: str | None, levels: Sequence[LadderLevel], now: float) -> SavedLevels:
-    """Returns the state to start with if `parse` fails: the document's level, if that is readable; otherwise no drafts
-    until a probe of a higher level is good, because a possible hold is unknown."""
+    """Returns the state to start with if `parse` fails: the document's level, if that is readable; otherwise
+    autoregressive decoding, because an operator may have held that level. The ladder rises after a good probe of a
+    higher level."""
     try:
         position = _position(_Level.model_validate_json(text or "").level, levels)
     except ValidationError:
@@ -102,7 +103,8 @@ def safer(text: str | None, levels: Sequence[LadderLevel], now: float) -> SavedL
 
 
 class SavedState:
-    """Reads and saves the document. One caller at a time. The store is for these models only."""
+    """Reads and saves the document. One caller at a time. The `store` has the document of the served models only; other
+    models have another file."""
 
     def __init__(
         self,
@@ -163,8 +165,9 @@ def _timeless(saved: SavedLevels) -> str:
 
 
 def _position(was: LadderLevel, levels: Sequence[LadderLevel]) -> int:
-    """Returns the position of the same level; otherwise of the highest one of its kind that allows no more; otherwise
-    of the first one of a lower kind. The top stays the top, whatever it allows now."""
+    """Returns the position of the level `was`. If the ladder lacks that level, returns the first of the same kind whose
+    drafts are no longer (for light drafts: whose drafter is no more expensive), or else the first of a lower kind. The
+    full level is always position 0."""
     if was.kind is FallbackLevel.FULL:
         return 0
     if was in levels:

@@ -93,7 +93,7 @@ class RequestFeed(EngineObserver):
             )
 
     def _remote(self, request: DecodeRequest, outcome: Outcome) -> None:
-        """Queues a request of the remote's target."""
+        """Queues a client's request that was sent to the remote's target."""
         stats, at = outcome.stats, self._clock()
         if stats.remote is None or request.origin is not Origin.CLIENT:
             return

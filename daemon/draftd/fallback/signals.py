@@ -37,7 +37,8 @@ LEVELS: Mapping[Cause, FallbackLevel] = {
 
 @dataclass(frozen=True, slots=True)
 class MachineReading:
-    """One reading; None for values that could not be read. `swap_ins`: bytes since the daemon started."""
+    """One reading; None for values that could not be read. `critical`: whether memory pressure is critical. `heavy`:
+    whether the thermal level is HEAVY or worse. `swap_ins`: bytes since the daemon started."""
 
     critical: bool | None
     heavy: bool | None
@@ -58,11 +59,12 @@ class Spell:
             return Spell()
         return Spell(now if self.since is None else min(self.since, now), now)
 
-    def evidence(self, what: str, most: float) -> str:
-        """Describes the time between its first and last reading; empty if that is too short."""
-        if self.since is None or self.last - self.since < most:
+    def evidence(self, what: str, limit: float) -> str:
+        """Describes the seconds between the condition's first and last reading; empty below `limit` seconds. `what`:
+        the condition in words."""
+        if self.since is None or self.last - self.since < limit:
             return ""
-        return f"{what} for {self.last - self.since:.0f} s, limit {most:g} s"
+        return f"{what} for {self.last - self.since:.0f} s, limit {limit:g} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,9 @@ class CounterGrowth:
 
 @dataclass(frozen=True, slots=True)
 class SignalState:
-    """The evidence at the ladder's `position`, in force since `since`. `quality`: the complaint of the last bad canary
-    run, empty after a good one."""
+    """The evidence for signals. `position`: the ladder's, which has not changed since the time `since`. `floor`,
+    `speed`: the drafts' acceptance, and the speed over autoregressive decoding, each with its minimum. `quality`: the
+    complaint of the last bad canary run, empty after a good one."""
 
     settings: FallbackSettings
     cusum: CusumSettings
@@ -211,8 +214,8 @@ class SignalState:
         )
 
     def drift(self) -> dict[str, float]:
-        """Returns, by workload class, the CUSUM over its limit for the drafter that is worst off; only with a
-        baseline."""
+        """Returns, by workload class, the highest ratio of a drafter's CUSUM to its limit; above 1 is drift. Drafters
+        without a baseline are left out."""
         shares: dict[str, float] = {}
         for (_, workload), stream in self.streams.items():
             if stream.baseline is not None:
@@ -235,8 +238,8 @@ class SignalState:
         return replace(self, streams={**self.streams, kind: Cusum()})
 
     def forget(self, frozen: Mapping[StreamKey, Baseline]) -> SignalState:
-        """Drops the learnt baselines of drafters with weights, because these were replaced on purpose. `frozen` ones
-        stay."""
+        """Drops the learnt baselines of all drafters except prompt lookup, because an operator has replaced the draft
+        models. `frozen` baselines stay."""
         kept = {kind: stream for kind, stream in self.streams.items() if kind[0] == PROMPT_LOOKUP}
         return replace(self, streams={**{kind: Cusum(baseline) for kind, baseline in frozen.items()}, **kept})
 

@@ -17,10 +17,10 @@ from draftd.fallback.remote_guard import RemoteState
 class FallbackState:
     """The state shown to users. Times are seconds since 1970 by the present wall clock.
 
-    `wait`: how long this level must be in force before a step up. `state_file` None: nothing survives a restart;
-    `unsaved`: why the file is not up to date. `missing`: unavailable drafters of the ladder, and why. `drift`: by
-    workload class, the CUSUM over its limit. `remote` None: no remote. `since` 0: the ladder has never moved.
-    `loading`: loaded and missing drafters are unknown yet."""
+    `wait`: seconds that this level must be in force before a step up. `state_file` None: nothing survives a restart;
+    `unsaved`: why the file is not up to date. `missing`: unavailable drafters of the ladder, and why. `drift`: see
+    `SignalState.drift`. `remote` None: no remote. `since` 0: the ladder has never moved. `loading`: loaded and missing
+    drafters are unknown yet."""
 
     ladder: tuple[LadderLevel, ...]
     position: int

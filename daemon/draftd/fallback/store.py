@@ -40,8 +40,8 @@ def first_fault(error: Exception, prefix: str = "") -> Exception:
 
 
 class StateStore:
-    """Keeps one document in a file that only its owner may read; nothing if `path` is None. `errors`: failed saves,
-    also those that the owner counts."""
+    """Keeps one document in a file that only the file's owner may read; nothing if `path` is None. `errors`: failed
+    saves, counted by the callers of `save`."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
