@@ -212,8 +212,8 @@ class Daemon:
         return orderly and not failed
 
     async def drain(self) -> bool:
-        """Ends or refuses every open request, and closes everything. Returns whether the engine and all deliveries
-        ended in time."""
+        """Ends or refuses every open request, and closes everything. Returns whether the engine ended in time, and all
+        clients received the ends of their answers in time."""
         self._stop.set()
         self.service.draining = True
         self.verification.drain()

@@ -1,7 +1,7 @@
 """InferenceService: converts messages to the service's requests, and the service's events to messages.
 
-This module reads the fields, and the service checks them. A value without a meaning, such as an unknown enumeration
-number, becomes the request's `problem`.
+This module reads the fields, and the service checks them. A value that cannot be converted, such as an unknown
+enumeration number, becomes the request's `problem`.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
 def request_of(message: pb.GenerateRequest, deadline: float | None = None, client: str = "") -> Request:
     """Converts a message to a request. `deadline` is on the monotonic clock; `client` names the connection. The first
-    value without a meaning becomes the request's `problem`."""
+    value that cannot be converted, such as an unknown enumeration number, becomes the request's `problem`."""
     problems: list[InvalidRequest] = []
     if message.WhichOneof("input") is None:
         problems.append(InvalidRequest("input", "nothing", "one of prompt, chat, tokens"))
 
     def read(members: Mapping[Any, V], kind: Any, field: str) -> V:
-        """The member with the field's number. For an unknown number, notes a problem and returns the member of an unset
-        field."""
+        """Returns the member for the number that the message has in `field`. For an unknown number, notes a problem and
+        returns the member for 0, which stands for an unset field."""
         try:
             return member(members, getattr(message, field), field, kind.keys())
         except InvalidRequest as problem:
@@ -117,7 +117,8 @@ def request_of(message: pb.GenerateRequest, deadline: float | None = None, clien
 
 
 def _wish(message: pb.GenerateRequest, read: Callable[[Mapping[Any, Any], Any, str], Any]) -> RequestedPlan:
-    """The requested plan. `read` returns a member by its enumeration's members, the enumeration and the field."""
+    """Returns the requested plan. `read(members, enumeration, field)` returns the member for the number in the
+    field."""
     mode, depth_mode = read(MODES, pb.DecodeMode, "mode"), read(DEPTH_MODES, pb.DepthMode, "depth_mode")
     strategy, quality = read(STRATEGIES, pb.Strategy, "strategy"), read(QUALITIES, pb.QualityClass, "quality")
     return RequestedPlan(

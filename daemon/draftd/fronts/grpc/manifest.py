@@ -96,8 +96,8 @@ class Manifests:
 
 
 def in_force(settings: Settings, labels: Mapping[str, str]) -> dict[str, str]:
-    """The settings by dotted name. A secret, a file or an address only shows whether it is set. `labels` replaces the
-    values of set entries by name: a model's label replaces its path."""
+    """Returns the settings in force, by dotted name. A secret, a file or an address only shows whether it is set.
+    `labels`: texts by dotted name that replace set values: a model's label replaces its path."""
     effective = {}
     for section, values in settings:
         for key, value in values:

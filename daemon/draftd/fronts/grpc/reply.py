@@ -35,9 +35,9 @@ M = TypeVar("M", bound=Message)
 
 
 def fill(kind: type[M], source: object, **others: Any) -> M:
-    """A message of that kind: `others` by name, and every field besides from the attribute of `source` that has its
-    name, be it without the unit (`swap_used` for `swap_used_bytes`). Raises AttributeError where there is none. What
-    is None stays unset."""
+    """Returns a message of that kind with the fields `others`. Every other field gets the attribute of `source` with
+    the field's name, or with that name without its unit (`swap_used` for `swap_used_bytes`). Raises AttributeError if
+    `source` has neither. None leaves a field unset."""
     for name in set(kind.DESCRIPTOR.fields_by_name) - set(others):
         others[name] = getattr(source, name if hasattr(source, name) else _UNIT.sub("", name))
     return kind(**others)
@@ -205,7 +205,7 @@ def fallback(state: FallbackState) -> control_pb2.FallbackState:
 
 
 def _remote_ladder(remote: RemoteState) -> control_pb2.FallbackState:
-    """The ladder of the remote's levels."""
+    """Converts the state of the ladder of the remote's levels."""
     state = remote.ladder
     return control_pb2.FallbackState(
         ladder=[control_pb2.LadderLevel(level=one.label) for one in REMOTE_LADDER],
@@ -224,7 +224,8 @@ def _demand(demand: Signal) -> control_pb2.Demand:
 
 
 def remote(target: str, link: LinkState, engine: EngineStatus, allowed: RemoteState | None) -> control_pb2.RemoteStatus:
-    """The daemon that verifies for this one."""
+    """Converts the state of the remote daemon, which verifies for this one. `allowed`: the state of the fallback's
+    ladder for the remote; None if the fallback has none."""
     model = link.model
     return fill(
         control_pb2.RemoteStatus,
@@ -248,7 +249,7 @@ def remote(target: str, link: LinkState, engine: EngineStatus, allowed: RemoteSt
 
 
 def verification(status: VerificationStatus) -> control_pb2.VerificationStatus:
-    """This daemon as a verifier of others."""
+    """Converts the state of this daemon as a verifier of others."""
     return control_pb2.VerificationStatus(
         peers=[
             control_pb2.PeerStatus(address=address, counts=peer_counts(counts))

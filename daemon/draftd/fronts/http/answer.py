@@ -130,7 +130,8 @@ def metrics(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
 
 
 def _route_figures(finished: Sequence[ChoiceFinished]) -> dict[str, Any]:
-    """The answer's strategy, class and cost. For several choices: the lowest class and the sum of the costs."""
+    """Returns the answer's strategy, its cost, and the quality class of the model that wrote it. For several choices:
+    the lowest class (draft is the lowest), and the sum of the costs."""
     costs = [one.price.cost for one in finished if one.price.cost is not None]
     classes = [one.price.quality for one in finished if one.price.quality is not None]
     remote = [counts for one in finished if (counts := one.outcome.stats.remote) is not None]

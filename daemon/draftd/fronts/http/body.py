@@ -67,7 +67,7 @@ class Body(BaseModel):
 
 
 class MessagePart(Body):
-    """A part of a message. Protocols differ in which `type`s are text and which field has it."""
+    """A part of a message. The protocols differ in which `type`s are text, and in which field has the text."""
 
     type: str
     text: str | None = None
@@ -169,7 +169,7 @@ _FIELDS: Mapping[str, str] = {
 
 
 class CommonBody(UnservedFields):
-    """The fields of a body in every protocol, with vLLM's."""
+    """The fields that the bodies of all protocols share, including vLLM's own fields."""
 
     model: str | None = None
     stream: bool | None = None
@@ -224,7 +224,8 @@ class CommonBody(UnservedFields):
         }
 
     def field_names(self, own: Mapping[str, str]) -> dict[str, str]:
-        """This body's names for the service's fields. `own`: the names of its protocol alone."""
+        """Returns this body's names for the service's fields: the names shared by all protocols, updated with `own`,
+        those of its protocol."""
         caller = "user" if self.draftd.caller is None and self.user is not None else "draftd.caller"
         return {**_FIELDS, "caller": caller, **own}
 
@@ -243,7 +244,7 @@ class CommonBody(UnservedFields):
 
 
 def beginning(caller: str) -> str:
-    """Cuts a caller's name to the allowed length: clients send longer ones by themselves."""
+    """Cuts a caller's name to the allowed length: client programs send longer names without their user's knowledge."""
     return caller.encode()[:MAX_CALLER_BYTES].decode(errors="ignore")
 
 
@@ -300,7 +301,7 @@ def as_json(value: object, field: str) -> str:
 def text_of(parts: Sequence[MessagePart] | None, field: str, kinds: Mapping[str, str], *, of_tool: bool = False) -> str:
     """The text of a content's parts, joined by line breaks. `kinds`: the field that has the text, by the part's type.
     Raises InvalidRequest for other types: images, audio, files. In a tool's result (`of_tool`) a note replaces such a
-    part: clients send these by themselves, and again with each later request."""
+    part: client programs send these without being asked, and again with each later request."""
     texts = []
     for i, part in enumerate(parts or ()):
         if part.type not in kinds and of_tool:

@@ -34,7 +34,7 @@ class StreamOptions(Body):
 
 
 class ChoicesBody(CommonBody):
-    """The fields of both bodies."""
+    """The fields that the bodies of chats and completions share."""
 
     max_tokens: MostTokens | None = None
     n: Int | None = None
@@ -45,8 +45,8 @@ class ChoicesBody(CommonBody):
     return_progress: bool | None = None
 
     def common_fields(self, client: str) -> dict[str, Any]:
-        """Adds the fields of both bodies. Raises InvalidRequest, also for `prompt_logprobs` in a stream, as vLLM
-        does."""
+        """Adds the fields that chats and completions share. Raises InvalidRequest, also for `prompt_logprobs` in a
+        stream, as vLLM does."""
         if self.prompt_logprobs is not None and self.stream:
             raise InvalidRequest("prompt_logprobs", self.prompt_logprobs, "no value if stream is true")
         return {

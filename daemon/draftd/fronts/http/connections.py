@@ -52,9 +52,9 @@ class HttpConnection(BoundedConnection):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # asyncio's may be either
-        """Finds out whether a client that closed its side still waits for its answer. Sending something breaks the
-        connection of a client that has left. Before the answer begins that is an interim response, which HTTP/1.1
-        clients skip."""
+        """Finds out whether a client that closed its side still waits for its answer: bytes sent to a client that has
+        left break the connection. An open stream sends a keep-alive. Before the answer begins, an interim response is
+        sent, which HTTP/1.1 clients skip."""
         request, transport = self._current_request, self.transport
         waits = self._waiter is not None and not self._waiter.done()  # for a request
         if waits or transport is None or transport.get_extra_info("sslcontext"):

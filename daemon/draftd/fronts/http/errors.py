@@ -110,7 +110,8 @@ def openai_error(error: DraftdError) -> dict[str, Any]:
 
 
 def code_of(error: DraftdError) -> str | None:
-    """The error's code for programs, or None. A code that programs react to is OpenAI's."""
+    """Returns the error's code for programs, or None. Codes that clients react to are OpenAI's; others are draftd's
+    own."""
     if isinstance(error, InvalidRequest) and _is_length(error):
         return "context_length_exceeded"
     return _CODES.get(type(error))
@@ -141,9 +142,9 @@ _ITEM = re.compile(r"chat\.(messages|tools)\[(\d+)\](.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The body's names for the service's fields. `table`: the body's path for each beginning of a service path.
-    `messages`, `tools`: the place of each item in the body. `parts`: regular expressions and replacements for the rest
-    of an item's path."""
+    """Converts the service's field paths to paths in the body. `table`: beginnings of service paths, and what replaces
+    each. `messages`, `tools`: the body's path of each message and each tool. `parts`: pairs of a regular expression and
+    its replacement, for the path inside a message or tool."""
 
     table: Mapping[str, str] = field(default_factory=dict)
     messages: Sequence[str] = ()

@@ -139,7 +139,7 @@ def _request(body: MessageBody, client: str) -> tuple[Request, Names]:
         (r"^\.tool_calls.*", ".content"),
         (r"^\.tool_call_id$", ".tool_use_id"),
     ]
-    places = [f"tools[{i}]" for i, one in enumerate(body.tools or ()) if not _is_offer(one)]
+    places = [f"tools[{i}]" for i, one in enumerate(body.tools or ()) if not _is_server_tool(one)]
     return request, Names(table, [place for _, place in read], places, parts)
 
 
@@ -181,8 +181,8 @@ def _messages(item: MessageItem, place: str, names: dict[str, str]) -> Iterable[
 
 
 def _continues(read: list[tuple[Message, str]]) -> bool:
-    """Whether the answer continues the last message, which must be the assistant's. Drops an empty one from `read`.
-    Raises InvalidRequest as Anthropic's API does."""
+    """Whether the answer continues the last message: true if that is the assistant's and not empty. Removes an empty
+    message of the assistant from the end of `read`. Raises InvalidRequest as Anthropic's API does."""
     last, place = read[-1] if read else (Message("user", ""), "")
     if last.role != "assistant":
         return False
@@ -203,15 +203,15 @@ def _require(value: str | None, field: str) -> str:
 
 def _tools(offered: Sequence[MessagesTool]) -> Iterable[Tool]:
     for i, entry in enumerate(offered):
-        if _is_offer(entry):
+        if _is_server_tool(entry):
             fields.leave_out(entry.type or "", f"tools[{i}]")
             continue
         schema = "" if entry.input_schema is None else as_json(entry.input_schema, f"tools[{i}].input_schema")
         yield Tool(entry.name, entry.description or "", schema)
 
 
-def _is_offer(tool: MessagesTool) -> bool:
-    """Whether the tool is one that Anthropic's server defines or runs. The model does not see it here."""
+def _is_server_tool(tool: MessagesTool) -> bool:
+    """Whether Anthropic's server would define or run the tool. The model here does not see such tools."""
     return tool.type not in (None, "custom")
 
 

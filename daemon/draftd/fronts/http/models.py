@@ -26,7 +26,8 @@ def resolve_name(model: ServedModel, aliases: Sequence[str], wanted: str | None)
 
 
 def list_models(model: ServedModel, aliases: Sequence[str], since: float) -> dict[str, Any]:
-    """OpenAI's list of models with all names, and the fields that Anthropic's clients read. Leaves out patterns."""
+    """OpenAI's list of models with all names, and the fields that Anthropic's clients read. Leaves out aliases with
+    wildcards (`*`, `?`, `[`)."""
     names = names_of(model, [one for one in aliases if not set("*?[") & set(one)])
     return {
         "object": "list",

@@ -137,7 +137,8 @@ def _check_unserved(body: ResponseBody) -> None:
 
 
 def _names(body: ResponseBody, called: Mapping[str, str], messages: Sequence[str], tools: Sequence[str]) -> Names:
-    """`called`: the body's names for the format's fields. `messages`, `tools`: the place of each in the body."""
+    """Returns the body's names for the service's fields. `called`: those for the fields of the response format.
+    `messages`, `tools`: the body's path of each message and each tool."""
     own = {"chat": "input", "chat.messages": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
     calls = [(r"^\.tool_calls(\[\d+\])?", "")]  # calls are items of their own
     return Names(body.field_names({**called, **own}), messages, tools, calls)

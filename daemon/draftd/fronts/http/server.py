@@ -62,8 +62,9 @@ class HttpServer:
         body_seconds: float = BODY_SECONDS,
         request_seconds: float = REQUEST_SECONDS,
     ) -> None:
-        """Raises ConfigError where it cannot listen. `keep_alive_seconds`: how long a stream may say nothing;
-        `body_seconds`: how long a body may take; `request_seconds`: the headers of a connection's first request."""
+        """Raises ConfigError where it cannot listen. `keep_alive_seconds`: time without an event after which a stream
+        sends a keep-alive. `body_seconds`: time limit for a body to arrive. `request_seconds`: time limit for the
+        headers of a connection's first request."""
         self._settings, self._service, self._telemetry = settings, service, telemetry
         self._tokens = secrets_of(settings.token)
         self._since = time.time()
@@ -101,8 +102,9 @@ class HttpServer:
         await self._listeners.start()
 
     async def reload(self, settings: ServerSettings, tls: ssl.SSLContext | None) -> None:
-        """Requires these tokens in new requests, and uses this TLS context for new connections. The context must not
-        change while in use. A new one does not resume sessions of clients that it may not trust."""
+        """Requires these tokens in new requests, and uses this TLS context for new connections. Pass a new context: one
+        in use must not change, and a new one does not resume earlier TLS sessions, so each client's certificate is
+        checked again."""
         self._tokens = secrets_of(settings.token)
         await self._listeners.reload(tls)
 
@@ -320,7 +322,7 @@ class HttpServer:
 
 
 def _last(call: HttpExchange) -> str:
-    """The name after the path's collection."""
+    """Returns the rest of the path after the collection: `ID` for /v1/responses/ID."""
     return call.request.path.rstrip("/").split("/", 3)[3]
 
 
