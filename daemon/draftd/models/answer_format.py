@@ -87,9 +87,10 @@ _JSON_STYLES = {
 
 
 class _Shape(NamedTuple):
-    """Patterns of a format without JSON: the beginning of an argument; one argument; one call with a line break for
-    each argument; whether there may be several calls; whether the parser sees the same arguments. A text that consists
-    of such calls is wholly parsed."""
+    """A format without JSON. `opener`: the beginning of an argument. `argument`: a pattern for one argument. `call`: a
+    pattern for one call in which each argument is replaced by a line break. `several`: whether a text may have several
+    calls. `counted`: whether the parser returns one argument for each match of `argument`. A text that consists of such
+    calls is wholly parsed."""
 
     opener: str
     argument: str
@@ -161,8 +162,8 @@ class ToolFormat:
 
     @property
     def repeats(self) -> bool:
-        """Whether another call, with its own marks, may follow a demanded one. A model that was not taught tools might
-        never stop."""
+        """Whether a required call may be followed by another call between marks of its own. Only in the family
+        `json_tools`: a model that was not taught tools might never stop."""
         return self.family == "json_tools"
 
     def call_format(self, name: str) -> CallFormat | None:
@@ -271,8 +272,8 @@ def _check_call(value: Any, names: set[str]) -> FoundCall:
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
     """The format of answers. `thinking`: the marks around a thought. `structural`: marks without meaning.
-    `transitions`: for formats with a header before each part, from which kind to which a mark leads; `initial`: the
-    first kind."""
+    `transitions`, for formats with a header before each part: by kind of stretch, pairs of a mark that ends it and the
+    kind that follows. `initial`: the kind of the first stretch."""
 
     thinking: tuple[str, str] | None = None
     tools: ToolFormat | None = None

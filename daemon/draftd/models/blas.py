@@ -71,7 +71,8 @@ def _candidates() -> list[tuple[str, str]]:
 
 
 def use_threads(count: int) -> None:
-    """Sets the number of threads for each product; does nothing if MLX's own library multiplies."""
+    """Sets how many threads the BLAS uses for one matrix product. Does nothing if MLX's bundled BLAS or Metal is
+    used."""
     name = load_blas()
     for candidate, library in _candidates():
         if candidate == name:

@@ -80,8 +80,8 @@ class Computation:
 
 
 def normalise(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy with the rotary embedding in both versions' forms, in its text model too, and without parts that
-    are null."""
+    """Returns a copy with the rotary embedding in the forms of both transformers 4 and 5, also in the text model's part
+    (`text_config` and the like). A part that is null becomes a copy of the fields around it."""
     own = copy.deepcopy(dict(config))
     for name in ("quantization", "quantization_config"):
         if name in own and not own[name]:
@@ -141,7 +141,8 @@ def _text_parts(config: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _write(part: dict[str, Any], ropes: Mapping[str, Rope], architecture: Architecture) -> None:
-    """Adds the keys of both versions to the part. Tables that the architecture reads itself stay unchanged."""
+    """Adds the rotary embedding's keys of both transformers 4 and 5 to `part`, the whole configuration or the text
+    model's. A table for each type of layer stays unchanged if the architecture reads such tables."""
     main, nested, reads_tables = main_rope(ropes), "" not in ropes, "rope_parameters" in architecture.arguments
     theta, parameters = main.theta, part.get("rope_parameters")
     if architecture.modules & _PER_LAYER:
@@ -295,7 +296,8 @@ def computation(config: dict[str, Any]) -> Computation:
 
 
 def _check_layers(config: Mapping[str, Any], part: Mapping[str, Any], prefix: str) -> None:
-    """Checks which layers see the whole text, if the architecture only knows a period of them."""
+    """Raises ModelLoadError if the layers that see the whole text are in no regular order, but the architecture only
+    reads their period: every n-th layer."""
     architecture, types = architecture_of(part, config), part.get("layer_types")
     counted = architecture.arguments & set(PERIODS) and reads_period(architecture)
     if counted and isinstance(types, list) and FULL in types and period_of(types) is None:

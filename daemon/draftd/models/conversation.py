@@ -223,8 +223,8 @@ def _with_instructions_of_user(messages: list[dict[str, Any]]) -> list[dict[str,
 
 
 def _join_roles(messages: list[dict[str, Any]], roles: set[str]) -> list[dict[str, Any]]:
-    """Returns the messages, with successive ones of the same of these roles joined, as Anthropic's API joins them to
-    one turn."""
+    """Returns the messages. Adjacent ones of the same role are joined if `roles` has the role, as Anthropic's API joins
+    them to one turn."""
     if not roles:
         return messages
     joined_messages: list[dict[str, Any]] = []

@@ -249,7 +249,7 @@ class _Download:
                 raise _other_file(blob)
 
     def _stream(self, client: httpx2.Client, url: str, file: BinaryIO, begin: int, end: int) -> None:
-        """Receives one answer of the hub from byte `begin` on; an answer beyond `end` is not read to its end."""
+        """Receives a file from byte `begin` on in one HTTP response. Stops reading a response that exceeds `end`."""
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
         headers = build_hf_headers() | {"Accept-Encoding": "identity"}

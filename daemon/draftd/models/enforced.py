@@ -53,8 +53,8 @@ _WITHOUT_LOOKAHEAD = {
 
 
 def in_enforced_words(schema: Any) -> Any:
-    """Returns a rewritten copy of a schema. Raises ValueError for bounds that cannot be enforced, RecursionError for
-    very deep nesting."""
+    """Returns a copy of a schema, rewritten in keywords that llguidance enforces. Raises ValueError for bounds that
+    cannot be enforced, RecursionError for very deep nesting."""
     return rebuilt(schema, _Rewording(schema).reword)
 
 
@@ -157,7 +157,8 @@ class _Rewording:
 
 
 def _bound(schema: dict[str, Any]) -> None:
-    """Limits bounds. Raises ValueError for a bound that is too large to enforce."""
+    """Replaces an integer's bound beyond 64 bits by the outermost enforced bound. Raises ValueError for such a bound if
+    the type is not only integer, or if no 64-bit integer is within the bound."""
     kinds = _named_types(schema, ["number"])
     if "number" not in kinds and "integer" not in kinds:
         return

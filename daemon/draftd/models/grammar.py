@@ -41,8 +41,8 @@ def json_schema(schema: str) -> str:
 
 
 def arguments(parameters: str) -> str:
-    """Returns the grammar of a call's arguments, from the schema of the tool's parameters, empty without any. Raises
-    ValueError."""
+    """Returns the grammar of a call's arguments. `parameters`: the JSON schema of the tool's parameters; empty if the
+    tool has none. Raises ValueError."""
     return _of_schema(close_schema(_parsed_schema(parameters or "{}")))
 
 
@@ -194,7 +194,7 @@ class Grammars:
 
         matcher = LLMatcher(tokenizer, grammar, log_level=0)
         if matcher.is_error():
-            error = _first_line(matcher.get_error())
+            error = _shorten_error(matcher.get_error())
             raise ValueError(_with_keyword(error) if '"json_schema"' in grammar else error)
         compiled = CompiledGrammar(matcher)
         with self._lock:
@@ -232,7 +232,7 @@ def _tokenizer(fast: Any, end_ids: list[int], vocabulary: int) -> Any:
             return LLTokenizer(described, n_vocab=vocabulary, eos_token=end_ids)
         return from_tokenizer(fast, vocabulary, end_ids)
     except Exception as error:  # llguidance raises many kinds
-        raise ValueError(f"this model's tokenizer supports no grammars: {_first_line(str(error))}") from None
+        raise ValueError(f"this model's tokenizer supports no grammars: {_shorten_error(str(error))}") from None
 
 
 # Beginnings of llguidance's errors that do not name the schema's keyword, or name an option that requests cannot set.
@@ -252,8 +252,8 @@ def _with_keyword(error: str) -> str:
     return keyword_found if ":" in keyword_found else f"{keyword_found}: {error}" if keyword_found else error
 
 
-def _first_line(text: str) -> str:
-    """Returns the line that says an expression is wrong, with the fault."""
+def _shorten_error(text: str) -> str:
+    """Returns an error's first line, and the first of its further lines that begins with `error:`."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it is refused"]
     why = [line.removeprefix("error: ") for line in lines[1:] if line.startswith("error: ")]
     return " ".join([lines[0], *why[:1]])

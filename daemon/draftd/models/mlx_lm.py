@@ -57,7 +57,7 @@ class _ByteLevelDetokenizer(BPEStreamingDetokenizer):
 
 
 class _SentencePieceDetokenizer(SPMStreamingDetokenizer):
-    """mlx-lm's detokenizer with a table of all ids: its own cannot be make_tokenizer if ids are left out."""
+    """mlx-lm's detokenizer with a table of all ids: its own cannot be created if ids are left out."""
 
     def __init__(self, tokenizer: Any, trim_space: bool = True) -> None:
         self.trim_space = trim_space

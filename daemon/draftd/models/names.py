@@ -59,7 +59,8 @@ def head_size(part: Mapping[str, Any]) -> int | None:
 
 
 def rename(part: dict[str, Any], config: Mapping[str, Any], architecture: Architecture) -> None:
-    """Adds the names that the architecture reads, and that one version writes differently or omits."""
+    """Adds keys under the names that mlx-lm's architecture reads, where transformers 4 or 5 uses another name or omits
+    the key."""
     for name, other in _other_names(part).items():
         if name in architecture.arguments and name not in part and part.get(other) is not None:
             part[name] = part[other]
@@ -146,12 +147,12 @@ def _other_names(part: Mapping[str, Any]) -> dict[str, str]:
 
 
 def reads_period(architecture: Architecture) -> bool:
-    """Whether the architecture knows layers that see the whole text only as a period."""
+    """Whether the architecture describes the layers that see the whole text by a period only: every n-th layer."""
     return not architecture.modules & {"exaone4"} and "layer_types" not in architecture.arguments
 
 
 def period_of(types: Sequence[str]) -> int | None:
-    """Returns the period of layers that see the whole text; None if there is none."""
+    """Returns the period n if exactly every n-th layer sees the whole text, else None."""
     period = types.index(FULL) + 1 if FULL in types else 0
     return period if period and all((one == FULL) == (i % period == 0) for i, one in enumerate(types, 1)) else None
 

@@ -81,7 +81,8 @@ class _Closing:
         return closed
 
     def _members(self, schema: dict[str, Any]) -> list[dict[str, Any]] | None:
-        """Returns the schema and all others of the same value; None if one of them is not in the document."""
+        """Returns the schema and all schemas that describe the same value, through `allOf`, `anyOf`, `oneOf` or `$ref`.
+        None if one of them is not in the document."""
         members, seen = [schema], {id(schema)}
         for member in members:  # `members` grows meanwhile
             for key in _BRANCHES:

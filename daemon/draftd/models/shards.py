@@ -39,9 +39,9 @@ def surplus(folder: Path, names: Iterable[str]) -> set[str]:
 
 @contextlib.contextmanager
 def only(folder: Path, files: Iterable[Path]) -> Iterator[Path]:
-    """Yields a folder with links to just these `files`, or `folder` itself if it has no surplus and mlx-lm, which uses
-    its path as a pattern, finds its files. It exists during the call only: MLX opens files at once and reads them
-    later."""
+    """Yields a folder with links to just these `files`. Yields `folder` itself if it has no surplus weight files and
+    its path has no wildcards: mlx-lm uses the path as a pattern. The links exist only inside the `with` block, which is
+    enough: MLX opens files at once and reads them later."""
     path = str(folder)
     if glob.escape(path) == path and not surplus(folder, (file.name for file in folder.glob(WEIGHTS))):
         yield folder

@@ -228,8 +228,9 @@ def _own_template(folder: Path) -> Any:
 
 
 def complete_templates(wrapper: Any, folder: Path) -> None:
-    """Adds the template of tokenizer_config.json if the folder's other files have only others: transformers drops it
-    then. Raises ModelLoadError if there is none for chats without tools, or one is not text."""
+    """Adds the template of tokenizer_config.json as the default one if the folder's other files have only named
+    templates: transformers then ignores tokenizer_config.json's. Raises ModelLoadError if no template is the default
+    one, for chats without tools, or a template is not text."""
     templates = getattr(wrapper._tokenizer, "chat_template", None)
     if isinstance(templates, dict) and "default" not in templates and isinstance(own := _own_template(folder), str):
         templates["default"] = own
