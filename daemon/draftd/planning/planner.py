@@ -120,7 +120,7 @@ class Planner:
         return decide(RequestedPlan(), flag, self.ladder.level, model, self.depth_mode)
 
     def plan_for_peer(self, model: ModelInfo, prompt_tokens: int = 0, *, constrained: bool = False) -> DecodePlan:
-        """Returns the plan by which this daemon drafts for a text that another daemon opened here."""
+        """Returns the plan by which this daemon, as a verifier, itself drafts for a sequence of another daemon."""
         flag = self._flag.evaluate(FlagContext(model.model, prompt_tokens=prompt_tokens))
         return decide(RequestedPlan(constrained=constrained), flag, self.ladder.level, model, DepthMode.AUTOMATIC)
 

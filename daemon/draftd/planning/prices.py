@@ -60,8 +60,9 @@ class PriceList(CostSettings):
         return 0.0 if price is None and self.known else price
 
     def remote_cost(self, seconds: float, target_seconds: float, tokens: float) -> float | None:
-        """Returns the cost of a request that takes `seconds` at the remote daemon, of them `target_seconds` of its
-        target, and of the tokens that the target chose. None if the remote daemon has no price."""
+        """Returns the cost of a request at the remote daemon. `seconds`: its whole duration there. `target_seconds`:
+        its share of the target model's time in forwards. `tokens`: those that the target chose. None if the remote
+        daemon has no price."""
         return _sum(
             (
                 _times(self.remote_per_hour, seconds / _HOUR),

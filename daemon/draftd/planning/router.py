@@ -48,12 +48,13 @@ class Average:
 
 @dataclass(slots=True)
 class ObservedAnswers:
-    """Recent figures of clients' finished requests, by workload class; under None, those of all classes."""
+    """Recent averages over clients' finished requests. `rates`, `lengths`: by workload class; under None, those of all
+    classes. `prefill`, `request`: of requests that were decoded here."""
 
     rates: dict[tuple[Strategy, WorkloadClass | None], Average] = field(default_factory=dict)  # tokens per second
     lengths: dict[WorkloadClass | None, Average] = field(default_factory=dict)  # of answers
-    prefill: Average = field(default_factory=Average)  # seconds of a prompt token, here
-    request: Average = field(default_factory=Average)  # seconds in the engine, here
+    prefill: Average = field(default_factory=Average)  # seconds to prefill one token
+    request: Average = field(default_factory=Average)  # seconds from scheduling to the end
 
     def add(self, plan: DecodePlan, workload: WorkloadClass, outcome: Outcome, now: float) -> None:
         stats, counts = outcome.stats, outcome.stats.counts
@@ -83,8 +84,8 @@ class ObservedAnswers:
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
     """The engine's figures for an estimate. `load`: seconds until the weights are loaded. `step`: seconds of a plain
-    step. `prefill`: seconds of a prompt token. The last two are None if they were not measured. `remote`: the engine's
-    estimates of the remote daemon's target."""
+    step. `prefill`: seconds to prefill one token. `step` and `prefill` are None if they were not measured. `remote`:
+    the engine's estimates of the remote daemon's target."""
 
     active: int = 0
     queued: int = 0

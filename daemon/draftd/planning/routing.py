@@ -39,8 +39,9 @@ class RouteRequest:
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """This daemon's engine now, in seconds. `step`: a plain step. `prefill`: a prompt token. `measured`: recent tokens
-    per second; None if there were none. `batch`: sequences that it would be decoded with, itself included."""
+    """This daemon's engine now. `step`: seconds of a plain step. `prefill`: seconds to prefill one token. `load`,
+    `queue`: seconds until the weights are loaded, and in the queue. `measured`: recent tokens per second; None if there
+    were none. `batch`: sequences decoded together, the request's own included."""
 
     quality: QualityClass
     step: float
