@@ -34,10 +34,10 @@ class Loss(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """One rank as of its last report, about a second old. `records`: executed since the group started; `lag`: records
-    sent by rank 0 and not executed here. `memory_bytes`: MLX arrays; `limit_bytes`: allowed, 0 if unknown.
-    `collective_seconds`: time in collectives since the start, estimated from their number and one's time at load.
-    `seconds_silent`: since the last report."""
+    """One rank as of its last report, about a second old. `records`: operations executed since the group started;
+    `lag`: those sent by rank 0 and not executed here yet. `memory_bytes`: MLX arrays; `limit_bytes`: allowed, 0 if
+    unknown. `collective_seconds`: estimated time in collectives since the start: their number times the seconds of one,
+    measured at load. `seconds_silent`: since the last report."""
 
     rank: int
     host: str
@@ -53,8 +53,8 @@ class RankStatus:
 class GroupStatus:
     """The group as a whole. `id`: constant for the daemon's life, a resource attribute of its telemetry; `starts`: how
     often the group started. `backend`: MLX's name; `parallel`: "tensor" or "pipeline". `losses`: by cause, since the
-    daemon started; `reason`: of the last loss, for people. `record_bytes`, `records`: sent to each follower since the
-    group started."""
+    daemon started; `reason`: of the last loss, for people. `records`, `record_bytes`: operations sent to each follower
+    since the group started, and their bytes."""
 
     id: str
     state: GroupState

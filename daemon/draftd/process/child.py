@@ -148,7 +148,7 @@ class EngineChild:
                 self._send(messages)
 
     def keep(self, drafters: frozenset[str]) -> None:
-        """Loads the drafts that were kept before, without waiting."""
+        """Loads `drafters`, which the last engine process was asked to keep loaded, without waiting."""
         self._send([ipc.MethodCall(next(self._calls.numbers), "keep", (drafters,))])
 
     def end(self, error: NotServing) -> None:

@@ -158,7 +158,7 @@ class EngineProcess(EngineHandle):
         return self._learnt
 
     def wake(self) -> None:
-        """Does nothing: there are no peers' sequences here."""
+        """Does nothing: an engine in its own process verifies for no other daemon, so no step of a peer can arrive."""
 
     def status(self) -> EngineStatus:
         total, child, snapshot = self._totals.status(), self._child, self._snapshot

@@ -154,7 +154,8 @@ class EngineEnded(NamedTuple):
 
 
 def own_tokenizer() -> Tokenizer:
-    """Replaced in a message by the reader's own tokenizer."""
+    """Stands for a tokenizer in a pickled message. The reader puts its own tokenizer in place of this function's
+    result. Raises TypeError: a reader without a tokenizer expects none."""
     raise TypeError("a tokenizer cannot be sent to another process")
 
 

@@ -164,7 +164,7 @@ class DiagnosticFormation(GroupFormation):
                 findings.difference = hash_difference(hashes, answer["hashes"], f"rank {follower.rank}")
 
     async def _reach(self, own: dict[str, Any]) -> None:
-        """Makes one rank after another connect to its neighbour in the ring, and times that."""
+        """Makes one rank after another connect to the next rank in the ring, and times that."""
         nodes, there = self.environment.nodes, {0, *(follower.rank for follower in self._present())}
         for follower in self._present():
             reach = bool(nodes) and (follower.rank + 1) % self.plan.size in there
@@ -178,7 +178,8 @@ class DiagnosticFormation(GroupFormation):
         self._meetings[0] = own
 
     def _ring_link(self, rank: int) -> LinkFindings | None:
-        """Returns the link to the right neighbour, if there is a ring and both ranks are there."""
+        """Returns the link to the next rank in the ring. None if there is no ring or one of the two ranks is
+        missing."""
         right = (rank + 1) % self.plan.size
         if not self.environment.nodes or rank not in self._meetings or right not in self._meetings:
             return None
@@ -187,7 +188,7 @@ class DiagnosticFormation(GroupFormation):
         return LinkFindings(rank, right, address, listening, error, meeting.get("figures", {}))
 
     def _reaches_0_apart(self, follower: Follower) -> bool:
-        """Whether its link to rank 0 is not part of the ring."""
+        """Whether the follower's link to rank 0 is not part of the ring."""
         return not self.environment.nodes or follower.rank != self.plan.size - 1
 
     async def _measure(self, follower: Follower) -> LinkFindings:

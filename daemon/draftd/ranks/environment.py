@@ -32,9 +32,9 @@ _THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # if these are unset, th
 
 @dataclass(frozen=True, slots=True)
 class RankEnvironment:
-    """The environment of one start of the group, sent by rank 0 to all. `nodes`, `devices`: of each rank.
-    `coordinator`: rank 0's "HOST:PORT", for jaccl and nccl. `beside`: ranks on each rank's machine; `place`: its number
-    among these."""
+    """The environment of one start of the group, sent by rank 0 to all. `nodes`: each rank's listening addresses;
+    `devices`: each rank's RDMA devices. `coordinator`: rank 0's "HOST:PORT", for jaccl and nccl. `beside`: for each
+    rank, the number of ranks on its machine; `place`: for each rank, its index from 0 among those."""
 
     backend: str
     nodes: list[list[str]] = field(default_factory=list)

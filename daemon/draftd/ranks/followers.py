@@ -160,9 +160,9 @@ class Followers:
 
 
 def ssh_command(host: str, draftd: str | None, arguments: list[str], environ: Mapping[str, str]) -> list[str]:
-    """Returns the command that runs `draftd` with `arguments` on `host`, in the folder of the same name if there is
-    one. `draftd`: its name there in shell syntax; None: as here. All arguments are quoted, so settings cannot inject
-    commands."""
+    """Returns the command that runs `draftd` with `arguments` on `host`, in this process's working folder if `host` has
+    a folder of that path. `draftd`: the command's name there in shell syntax; None: as here. All arguments are quoted,
+    so settings cannot inject commands."""
     called = draftd or shlex.join([sys.executable, "-m", "draftd"])
     variables = "".join(f"export {name}={shlex.quote(value)}; " for name, value in environ.items())
     folder = shlex.quote(os.getcwd())

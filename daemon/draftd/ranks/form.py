@@ -220,8 +220,9 @@ class GroupFormation:
             self._forget(follower, error)
 
     def _admit(self, follower: Follower, received: Frame) -> None:
-        """Admits a follower. Raises GroupRefused if it differs from rank 0; BadFrame for a stranger, and for a follower
-        that is refused by itself."""
+        """Admits a follower. Raises GroupRefused, which ends the group's start, if the follower's files or versions
+        differ from rank 0's. Raises BadFrame, which ends only this connection, for a stranger, and for a follower with
+        a wrong key or rank."""
         if received.kind is not FrameKind.HELLO:
             raise BadFrame("it did not send a HELLO")
         try:

@@ -83,8 +83,8 @@ class GroupJoin:
         self._welcomed = False  # whether rank 0 has sent WELCOME on the present connection
 
     async def run(self) -> JoinedGroup:
-        """Joins the group. Raises GroupRefused if there is none, RanksLost if rank 0 leaves after its WELCOME,
-        DraftdError if it is unreachable."""
+        """Joins the group. Raises GroupRefused if rank 0 refuses this rank or the group cannot start, RanksLost if rank
+        0 leaves after its WELCOME, DraftdError if it is unreachable."""
         while True:
             line = FrameStream(await self._connect())
             self._welcomed = False
@@ -172,7 +172,7 @@ class GroupJoin:
             raise
 
     async def _answer_look(self, line: FrameStream, welcome: dict[str, Any], nodes: list[list[str]]) -> None:
-        """Reports the findings on this machine, right or wrong."""
+        """Reports all findings on this machine, faults included, to a rank 0 that only checks."""
         group, meeting = str(welcome["group"]), dict[str, Any]()
         async with contextlib.AsyncExitStack() as stack:
             try:

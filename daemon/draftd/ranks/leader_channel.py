@@ -145,7 +145,8 @@ class LeaderChannel:
     # on the engine thread
 
     def _catch_up(self, receiver: _Receiver) -> None:
-        """Waits until the follower lags less."""
+        """Waits until the follower is at most `backlog` records behind rank 0; after the time limit, the group is
+        lost."""
         before = receiver.records
         with self._changed:
             caught_up = self._changed.wait_for(
