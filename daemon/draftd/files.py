@@ -37,7 +37,7 @@ def replace_file(path: Path, text: str, finish: Callable[[str], None] = lambda n
 
 
 def take_name(name: str, path: Path) -> None:
-    """Renames the file `name`, which is on disk, to `path`. Raises OSError."""
+    """Renames the file `name` to `path`. The caller has synced its contents to disk. Raises OSError."""
     os.replace(name, path)
     with contextlib.suppress(OSError):  # makes the new name survive a power cut, if the file system supports that
         folder = os.open(path.parent, os.O_RDONLY)

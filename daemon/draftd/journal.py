@@ -94,8 +94,8 @@ class Journal:
 
 
 class JournalFile:
-    """The journal on disk: the present file and the one before it, `NAME.1`, with at most `capacity` lines each.
-    `append` is called under the journal's lock, the other methods before it. Unreadable lines are skipped."""
+    """The journal on disk: the present file and the one before it, `NAME.1`, with at most `capacity` lines each. Call
+    `restore` before the first `append`; call `append` under the journal's lock. Unreadable lines are skipped."""
 
     def __init__(self, path: Path, capacity: int = 4096) -> None:
         self._path, self._before = path, path.with_name(f"{path.name}.1")

@@ -44,12 +44,12 @@ _OPTIONS = {"server.port": " (--port)", "server.http_port": " (--http-port)"}
 
 
 def free_port(setting: str, host: str) -> str:
-    """Returns what is allowed for a listener's port that is taken."""
+    """Returns the text for the allowed values in an error about a port in use."""
     return f"a port that is free on {host}; {other_port(setting)}"
 
 
 def other_port(setting: str) -> str:
-    """Returns advice for a port that is taken."""
+    """Returns advice for an error about a port in use."""
     option = _OPTIONS.get(setting, "")
     return f"a daemon may already run there (see draftd status), otherwise set {setting}{option}: 0 picks a free one"
 

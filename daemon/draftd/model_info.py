@@ -25,13 +25,13 @@ def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draf
 
 
 def drafter_in_words(drafter: DrafterName) -> str:
-    """Returns a drafter's name for people: `grammar` proposes forced tokens of a response format."""
+    """Returns a drafter's name for people: "forced tokens" for `grammar`, the name itself for others."""
     return "forced tokens" if drafter == GRAMMAR else drafter
 
 
 def prefix_room(limit: int, position_bytes: int, sequence_bytes: int) -> str:
     """Describes what a prefix cache of `limit` bytes can keep: tokens of all texts together, or the number of texts if
-    each also takes `sequence_bytes`, as windows and states do."""
+    each also takes `sequence_bytes`. Sliding windows and recurrent states take these, whatever the text's length."""
     if not sequence_bytes:
         return f"{limit // position_bytes:,} tokens" if position_bytes else ""
     tokens = f" of {_TEXT:,} tokens" if position_bytes else ""

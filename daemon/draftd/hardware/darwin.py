@@ -82,8 +82,8 @@ def pages_sample(raw: bytes, page_size: int) -> HardwareSample:
 
 
 def gpu_sample(text: str) -> HardwareSample:
-    """Decodes `ioreg`'s IOAccelerator: GPU memory of all processes (the driver's own part has another name), and
-    utilization. Of several accelerators the busiest counts. Raises ValueError outside 0 to 100 percent."""
+    """Decodes `ioreg`'s IOAccelerator: the GPU memory of all processes, without the driver's own, and the utilization.
+    Of several accelerators the busiest counts. Raises ValueError outside 0 to 100 percent."""
     memory = [int(size) for size in re.findall(r'"In use system memory"\s*=\s*(\d+)', text)]
     percents = [int(percent) for percent in re.findall(r'"Device Utilization %"\s*=\s*(\d+)', text)]
     if any(percent > 100 for percent in percents):

@@ -69,8 +69,8 @@ def _answer(answer: Future[HardwareSample], read: Callable[[], HardwareSample]) 
 
 
 class HardwareMonitor(HardwareView):
-    """A HardwareView that is updated every `period_seconds`. `memory_floor`: bytes; None is a share of the memory.
-    `clock` is monotonic."""
+    """A HardwareView that is updated every `period_seconds`. `memory_floor`: bytes of memory to leave to other
+    programs; None for 10/24 of the usable memory. `clock` is monotonic."""
 
     def __init__(
         self,

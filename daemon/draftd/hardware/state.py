@@ -131,8 +131,9 @@ def advance(before: HardwareState | None, sample: HardwareSample, now: float, fl
 
 
 def takeable(state: HardwareState | None) -> int | None:
-    """Returns the bytes that one more request may take: the headroom; a share of the rest below the floor, where other
-    programs may keep the system; 0 in critical memory pressure. None if unknown."""
+    """Returns the bytes that one more request may take: the headroom, but at least an eighth of the available memory,
+    because other programs may keep the machine below the floor for good. 0 in critical memory pressure. None if
+    unknown."""
     if state is None:
         return None
     if state.sample.memory_pressure is MemoryPressure.CRITICAL:
