@@ -143,7 +143,7 @@ def _same(value: object, wanted: object) -> bool:
 
 
 def _alike(value: object, wanted: object) -> bool:
-    """Whether two values are the same to a tool, as 21, 21.0 and "21"."""
+    """Whether a tool would treat two values alike, such as 21 and 21.0, or 21 and "21"."""
     if isinstance(value, str) or isinstance(wanted, str):
         return str(value).strip().casefold() == str(wanted).strip().casefold()
     return _same(value, wanted)

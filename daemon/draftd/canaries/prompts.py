@@ -84,7 +84,7 @@ P = TypeVar("P", bound=FrozenPrompt)
 
 
 def fold_system(chat: Messages) -> Messages:
-    """Moves the system message to the start of the user's, for templates without a system role."""
+    """Prepends the system messages to the first other message, for chat templates without a system role."""
     system = "\n\n".join(said for role, said in chat if role == "system")
     (role, said), *others = (message for message in chat if message[0] != "system")
     return ((role, f"{system}\n\n{said}" if system else said), *others)

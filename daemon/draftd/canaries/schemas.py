@@ -25,8 +25,9 @@ _NAMES: Mapping[type, str] = {str: "string", int: "integer", float: "number", bo
 
 
 def schema_of(check: Check) -> Schema | None:
-    """Returns the schema of an object with exactly the checked names and types; for a tool call the model still chooses
-    among the allowed functions. None if the check implies nothing, or only that a value is an array or an object."""
+    """Returns the JSON schema that an answer to the check must follow: an object with exactly the checked names and
+    types. For a tool call, `name` may be any of the allowed functions, and `arguments` has the expected names and
+    types. None for other checks, and if a type is an array or an object."""
     if isinstance(check, JsonObject):
         return _object(check.keys)
     if isinstance(check, ExpectedToolCall):
