@@ -36,13 +36,14 @@ Reloading = Callable[[Settings], Callable[[], Awaitable[None]]]
 @dataclass(frozen=True, slots=True)
 class CredentialChange:
     """Settings and certificates that were read again. `names`: credentials that differ from those in use. `later`:
-    other settings that differ, which need a restart."""
+    other settings that differ, which need a restart. `fixed`: environment variables that hold a token; they outrank the
+    file, and do not change while the process runs."""
 
     settings: Settings
     certificates: Mapping[str, Certificates]
     names: tuple[str, ...]
     later: tuple[str, ...]
-    fixed: tuple[str, ...] = ()  # variables that hold a token: they outrank the file, and never change while this runs
+    fixed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         said = ", ".join(map(self._shown, self.names)) or "certificates and tokens are as before"
@@ -144,8 +145,8 @@ class Hangup:
 
 
 def _with_credentials(settings: Settings, read: Settings) -> tuple[Settings, list[str]]:
-    """Returns the settings with the new credentials, and the names of other settings that differ. Those include a
-    credential that was added or removed: it decides at the start what listens, and how."""
+    """Returns the settings with the new credentials, and the names of other settings that differ. Those include
+    credentials that were added or removed: only a start can add or remove what uses a credential."""
     later = []
     updates: dict[str, dict[str, Any]] = {}
     for section, values in read:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Severity(enum.StrEnum):
-    """BAD means that serving will fail, or be far slower than it must be."""
+    """BAD means that serving will fail, or be far slower than necessary."""
 
     OK = "ok"
     NOTE = "note"
@@ -18,8 +18,9 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. `mend`: what to do if the verdict is not OK. `figures`: the pair's, as in `GetModel`,
-    null where only the trial at load decides; or those of a link between ranks."""
+    """The result of one check. `mend`: what to do if the verdict is not OK. `figures`, None if the check has none:
+    either those of a link between ranks, or the model pair's fields as in `GetModel`. There, null means that only a
+    trial when the weights are loaded decides."""
 
     subject: str
     text: str

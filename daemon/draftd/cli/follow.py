@@ -94,8 +94,8 @@ def _supervisor(
 
 
 def _answer_hangup(stop: Callable[[], None], reopen: Callable[[], None]) -> None:
-    """Makes SIGHUP reopen the log, or stop the follower if its terminal may be closed. A follower has no credentials to
-    reload."""
+    """Makes SIGHUP reopen the log if this process has no terminal or ignored SIGHUP (`nohup`). Otherwise SIGHUP stops
+    the follower, because its terminal may have been closed. A follower has no credentials to reload."""
     reloads = hangup_reloads()
 
     def reopen_log() -> None:

@@ -18,7 +18,8 @@ _DAY = 86_400
 
 
 def label(level: pb.LadderLevel) -> str:
-    """Names a level as transitions do: with its depth or drafter where several levels may have one name."""
+    """Names a level as transitions do: a short block with its depth, a light draft with its drafter, because a ladder
+    may have several of each."""
     if level.level == FallbackLevel.SHORT_BLOCK.label:
         return f"{level.level} {level.max_draft_tokens}"
     return f"{level.level} {level.drafter}" if level.level == FallbackLevel.LIGHT_DRAFT.label else level.level
@@ -43,13 +44,14 @@ def drafting(level: pb.LadderLevel, model: inference.GetModelResponse) -> str:
 
 
 def rank(level: str) -> int:
-    """Orders levels by name: 3 is full; an unknown name is 0."""
+    """Returns a level's rank by name: the higher, the more it allows. The ladder's levels have 0 (autoregressive) to 3
+    (full), the remote's 0 to 2; an unknown name has 0."""
     return _RANKS.get(level, 0)
 
 
 def fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> list[tuple[str, str]]:
-    """Returns names and values; an empty name continues the line above. `whole`: also leases, and a line when nothing
-    asks for a level."""
+    """Returns names and values; an empty name continues the line above. `whole`: also lists the alerts' leases (levels
+    asked for until a time), and says so when nothing asks for a level."""
     place = f"{state.position} of {len(state.ladder) - 1} down" if state.position else "the top"
     rows = [("level", f"{current(state)} ({place})")]
     if state.cause:

@@ -98,7 +98,8 @@ class _Paced(logging.Filter):
 
 
 class _Terminal(logging.StreamHandler[TextIO]):
-    """Rewrites a progress line in place. It has no time, and its text is shortened before the figures."""
+    """Rewrites a progress line in place. The line has no timestamp, and its text is shortened to leave room for the
+    figures."""
 
     _rewriting = False
 

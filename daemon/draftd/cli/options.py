@@ -146,7 +146,9 @@ class DraftOptions:
 
 @dataclass(frozen=True)
 class RouteOptions:
-    """The strategy of a request, and limits on its answer. None leaves it to the daemon."""
+    """The strategy of a request, and limits on its answer. None leaves it to the daemon. `quality`: the least class.
+    `max_seconds`, `max_cost` (in the daemon's currency): wishes for the whole answer; if no strategy keeps them, the
+    one that exceeds them least answers."""
 
     strategy: Annotated[
         Strategy | None,
@@ -155,8 +157,8 @@ class RouteOptions:
     quality: Annotated[
         Quality | None, decoding("--quality", metavar="CLASS", help="Least class: draft, standard or professional.")
     ] = None
-    max_seconds: Annotated[float | None, decoding("--max-seconds", help="Of the whole answer, if possible.")] = None
-    max_cost: Annotated[float | None, decoding("--max-cost", help="Of the whole answer, if possible.")] = None
+    max_seconds: Annotated[float | None, decoding("--max-seconds", help="Wish: most seconds for the answer.")] = None
+    max_cost: Annotated[float | None, decoding("--max-cost", help="Wish: most that the answer may cost.")] = None
 
     def ask_arguments(self) -> dict[str, Any]:
         """Returns the options as arguments of `client.Ask`."""

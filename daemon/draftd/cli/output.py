@@ -82,7 +82,7 @@ def print_fields(fields: Iterable[tuple[str, str | Text]], width: int) -> None:
 
 def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> Table:
     """Builds a table: names in the first column, figures (or text with `words`) in the others. Line breaks in headings
-    count only on a terminal."""
+    are kept on a terminal, and become spaces elsewhere."""
     grid = Table(
         box=box.SIMPLE_HEAD if console.is_terminal else None,
         header_style="bold",
@@ -177,7 +177,8 @@ class WaitingBar:
 
 
 def prompt_progress(progress: inference_pb2.PromptProgress) -> str:
-    """Says how far a prompt is prefilled, and how fast without its cached tokens."""
+    """Says how many of a prompt's tokens are prefilled, and how many tokens a second were computed, not counting cached
+    ones."""
     computed, seconds = progress.processed_tokens - progress.cached_tokens, progress.elapsed.ToNanoseconds() / 1e9
     rate = f", {computed / seconds:.0f} tokens/s" if computed > 0 and seconds > 0 else ""
     cached = f" ({progress.cached_tokens:,} cached)" if progress.cached_tokens else ""

@@ -32,8 +32,9 @@ def own_daemon(*arguments: str) -> Iterator[Serving]:
 
 
 def measured_daemon(settings: Settings, block_length: int) -> contextlib.AbstractContextManager[Serving]:
-    """Runs a daemon with those settings that decide how it decodes. It allows blocks of `block_length`. Fallback
-    signals, canaries and probes are off, so that they do not disturb the measurement."""
+    """Runs a daemon with the explicitly set values of those sections of `settings` that decide how it decodes. Blocks
+    of `block_length` are allowed. Fallback signals, canaries and probes are off, so that they do not disturb the
+    measurement."""
     chosen: dict[str, object] = {}
     for section in ("model", "engine", "hardware", "cost", "distributed"):
         values = getattr(settings, section)

@@ -205,8 +205,9 @@ def paths_of(model: ModelSettings) -> tuple[str, str | None]:
 
 
 def quiet_transformers() -> None:
-    """Silences transformers' warnings; call it before the import. They are of prompts beyond the context, which draftd
-    refuses with a status of their own, and of folders, on which `draftd.models` reports in one line."""
+    """Silences transformers' warnings; call this before importing transformers. The library warns of prompts beyond the
+    context, which draftd refuses with a status of their own, and of folders, on which `draftd.models` reports in one
+    line."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
@@ -243,8 +244,8 @@ def _model(path: str | None, adapter: Path | None = None) -> dict[str, Any] | No
 
 
 def pair_of(model: ModelSettings) -> str:
-    """Names the models that a ladder belongs to. Unset parts are left out, so that the name, and the state kept under
-    it, survives new settings."""
+    """Names the models that a ladder belongs to; state is kept under this name. Unset parts are left out, so that an
+    optional part that a later version adds does not change existing names."""
     drafter = None if model.drafter == DRAFT_MODEL else model.drafter
     others = {"adapter": model.adapter_path, "light_draft": model.light_draft_path, "drafter": drafter}
     named = [f"{name}={value}" for name, value in others.items() if value is not None]

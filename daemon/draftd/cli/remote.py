@@ -21,7 +21,7 @@ _MOST_PEERS = 4  # lines
 
 def rows(status: pb.GetStatusResponse, lately: str = "") -> list[Row]:
     """Returns names and values; none for a daemon without remote and edges. An empty name continues the line above.
-    `lately`: text after the share of hidden round trips."""
+    `lately`: text to append to the share of round trips that were hidden (not waited for)."""
     lines: list[Row] = []
     if status.HasField("remote"):
         lines += _edge(plain(status.remote), plain(status.remote.counts), lately)

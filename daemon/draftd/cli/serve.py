@@ -150,7 +150,8 @@ class _Engine:
         self.hardware.close(_HARDWARE_CLOSE_SECONDS)
 
     def reloading(self, settings: Settings) -> Callable[[], Awaitable[None]]:
-        """Reads the credentials for the other daemon; see `Daemon.reloading`."""
+        """Returns a function that puts the remote's credentials in `settings` into use for the next connection; see
+        `Daemon.reloading`."""
 
         async def reload() -> None:
             if self.link is not None:

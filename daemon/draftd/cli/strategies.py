@@ -64,7 +64,8 @@ def _answer(client: DraftdClient, ask: Ask, name: str) -> dict[str, Any]:
 
 
 def summarise(answers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns, by way, medians, the mean cost, and the least class."""
+    """Returns, by strategy, the medians of the answers' times and speeds, their mean cost, and their lowest quality
+    class."""
     by_way = {way.value: [one for one in answers if one["strategy"] == way] for way in WAYS}
     return {way: _summary(group) for way, group in by_way.items() if group}
 

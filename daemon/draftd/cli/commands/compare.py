@@ -90,9 +90,9 @@ def compare(
     """Decode the same prompts with and without drafts, and compare. Exits 1 if a greedy pair of texts differs.
 
     Pairs of figures are autoregressive → speculative. Gap p95 is the 95th percentile of the time between chunks; tokens
-    per draft is a mean. With --strategies, the prompts are decoded by each of these strategies instead, to compare
-    seconds, class and cost of the answers. The embedded pair gets prompts of the class edit only with --workload edit,
-    because it was not trained to edit.
+    per draft is a mean. With --strategies, each strategy decodes the prompts instead; seconds, quality class and cost
+    of the answers are compared. The embedded pair was not trained to edit: it gets prompts of the workload class edit
+    only with --workload edit.
     """
     ways = None if strategies is None else by_strategy.chosen_ways(strategies)
     own = prompts.from_texts(prompt or []) + (prompts.from_file(file) if file is not None else [])
@@ -173,7 +173,7 @@ def run_pairs(
     console: Console | None = None,
 ) -> Iterator[tuple[prompts.Prompt, Pair]]:
     """Yields each prompt with its pair, going through all prompts `repeat` times. `base`: the requests' other fields.
-    `console`: as for `output.track_items`."""
+    `console`: draws the progress bar, below other output; None: on stderr."""
     asks = _asks(client, base, chosen)
     # A warm-up: the first request of each mode is slower than later ones.
     run_pair(client, replace(asks[0][1], max_tokens=8), "", "")
@@ -233,7 +233,8 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def _held_out(model: str, each: int, workload: WorkloadClass = WorkloadClass.UNSPECIFIED) -> list[prompts.Prompt]:
-    """Returns `each` of the package's prompts of a class, or of each class that suits the model if none is given."""
+    """Returns held-out prompts of the package, `each` being the number for a workload class: of the class `workload`,
+    or of every class that suits the model if it is UNSPECIFIED."""
     classes = prompts.suited_classes(model) if workload is WorkloadClass.UNSPECIFIED else (workload,)
     return [p for one in classes for p in prompts.spread(prompts.held_out(one), each)]
 
@@ -277,7 +278,7 @@ def _row(name: str, s: Mapping[str, Any]) -> tuple[str, ...]:
 )
 def demo(
     each: Annotated[
-        int | None, typer.Option("--each", min=1, help="Prompts of each workload class. Unset: 6, and 1 of ranks.")
+        int | None, typer.Option("--each", min=1, help="Prompts of each workload class. Unset: 6; with --ranks, 1.")
     ] = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", help="Longest answer.")] = None,
     max_draft_tokens: Annotated[
@@ -360,7 +361,7 @@ def _show_summary(out: Console, groups: Mapping[str, Mapping[str, Any]], save: P
 
 
 def _count_same(alone: Sequence[Pair], pairs: Sequence[Pair]) -> int:
-    """Counts the texts that are the same as those of one rank."""
+    """Counts speculative texts in `pairs` that equal the autoregressive texts in `alone`, decoded on one rank."""
     on_one_rank = [pair.autoregressive.answer.tokens for pair in alone]
     return sum(text == pair.speculative.answer.tokens for text, pair in zip(on_one_rank, pairs, strict=True))
 

@@ -109,8 +109,8 @@ def _mend_difference(own: Proof, other: Proof, name: str) -> str:
 
 
 def _check_room(plan: GroupPlan, rank: RankFindings, proof: Proof, name: str) -> Iterator[Finding]:
-    """Compares each machine's free memory with its ranks' equal parts of the weights; what every rank reads whole is
-    not added."""
+    """Compares each machine's free memory with the weights of the ranks there. Each rank counts as an equal share of
+    the weights; those that every rank loads in full are not added."""
     beside = plan.beside(rank.rank)
     if rank.memory is None or rank.rank != min(beside):
         return

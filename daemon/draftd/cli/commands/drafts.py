@@ -47,9 +47,9 @@ def depth(daemon: options.DaemonOptions, json: options.Json = False) -> None:
     """Show what drafting costs here and how often drafted tokens are accepted, as the daemon has learnt it.
 
     The first table shows, by number of drafted tokens, the time of a speculative step over that of a step without
-    drafts: `measured` by this start, `learnt` from requests since, or `guessed` from an earlier start or from other
-    depths. The second shows, by position, how often a drafted token was accepted if all before it were, and the depth
-    that follows for a single request of that kind: 0 is parked. Each request is also judged by its own text.
+    drafts: `measured` by this process, `learnt` from requests since, or `guessed` from an earlier process or other
+    depths. The second shows, by position, how often a drafted token was accepted if all before it were; `depth` follows
+    for one such request alone, 0 if it does not pay (parked). Each request is also judged by its own text.
     """
     with daemon.connect() as client:
         reply = client.depth()

@@ -91,8 +91,8 @@ def hold(
 
 @options.with_options("draftd level release")
 def release(daemon: options.DaemonOptions, json: options.Json = False) -> None:
-    """End the holds, the remote's too. From a lower level the ladder returns at once to the one before, unless a signal
-    asks for less."""
+    """End the hold of the ladder, and that of the remote. If the hold had lowered the level, the level from before the
+    hold returns at once, unless a signal asks for a lower one."""
     with daemon.connect() as client:
         reply = client.release_level()
     if json:
@@ -199,10 +199,11 @@ def _print_event(entry: pb.Transition) -> None:
 def probe(
     daemon: options.DaemonOptions, json: options.Json = False, timeout: options.Patience = options.PATIENCE
 ) -> None:
-    """Decode a few prompts as the level above would, and say whether the daemon may step up to it.
+    """Decode a few prompts at a higher level, and say whether the daemon may step up to it.
 
-    The daemon does so by itself before each step up. If a level's drafter failed its probe, a higher level is tested.
-    Exit code 1 unless the verdict is good.
+    The daemon does so by itself before each step up. It tests the next level up, but passes over levels whose drafter
+    failed a probe since the last step. Once all have failed, it tests the next level up again. Exit code 1 unless the
+    verdict is good.
     """
     with daemon.connect() as client:
         reply = client.probe(timeout=timeout)

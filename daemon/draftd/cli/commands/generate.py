@@ -264,7 +264,8 @@ def _print_highlighted(pieces: Sequence[Piece]) -> None:
 
 
 def route_summary(answer: Answer) -> list[str]:
-    """Returns the strategy and class unless it is local, the cost if it is known, and the reason for a failover."""
+    """Returns up to three texts: the strategy and the answer's quality class, unless the strategy is local; the cost,
+    if known; the reason for a failover."""
     finished, parts = answer.finished, []
     strategy = enum_name(pb.Strategy.DESCRIPTOR, answer.started.plan.strategy)
     if answer.started.plan.strategy not in (pb.STRATEGY_UNSPECIFIED, pb.STRATEGY_LOCAL):
@@ -277,7 +278,8 @@ def route_summary(answer: Answer) -> list[str]:
 
 
 def summary(answer: Answer, *, draft_model: bool = True) -> str:
-    """Returns one line of figures of a complete answer. Without `draft_model` it names the document on choosing one."""
+    """Returns one line of figures of a complete answer. If there is no `draft_model`, a speculative answer's line ends
+    with the command that shows how to choose a draft model."""
     plan, counts = answer.started.plan, answer.counts
     planned = plan.mode == pb.DECODE_MODE_SPECULATIVE
     how = answer.mode.value

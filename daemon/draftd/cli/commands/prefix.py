@@ -36,10 +36,10 @@ def pin(
     json: options.Json = False,
     timeout: options.Patience = options.PATIENCE,
 ) -> None:
-    """Compute a text's beginning once, and keep its keys and values on disk under a name.
+    """Compute a prefix once, and keep its keys and values on disk under a name.
 
-    Requests that begin so read it instead of computing it, after a restart too. With --chat these are chats that begin
-    with the same messages. A pin of that name is replaced.
+    Requests that begin with the same text read the prefix instead of computing it, also after a restart. With --chat,
+    this applies to chats that begin with the same messages. An existing pin of that name is replaced.
     """
     sources = [source for source in (prompt, file, chat) if source is not None]
     if len(sources) != 1:

@@ -34,9 +34,8 @@ def command(
 ) -> None:
     """Say which way a request would go, local, remote or both together, and why. Nothing is decoded.
 
-    Seconds are estimated to the complete answer, from live measurements; * marks a throughput that was measured
-    recently.
-    Exits 1 if the request would be refused.
+    Seconds to the complete answer are estimated. * marks a throughput that recent answers showed; others are computed
+    from the costs of steps. Exits 1 if the request would be refused.
     """
     text = " ".join(prompt)
     with daemon.connect() as client:

@@ -92,7 +92,7 @@ def command(
 
 
 def _run(settings: Settings, announce: Callable[[str], None], read: Callable[[], Settings]) -> int:
-    """Serves as a daemon or, above rank 0 of a launcher, follows; returns the exit code."""
+    """Serves as a daemon, or as a follower if a launcher gave this process a rank above 0. Returns the exit code."""
     if (rank := launched_rank(os.environ)) is not None and rank > 0:
         from draftd.cli.follow import run_launched
 

@@ -227,8 +227,8 @@ class Push:
                     self.refusals.append(f"rule group {name}: {text} {advice}")
 
     def _route(self, contact_point: bool) -> None:
-        """Compares draftd's route. The rest of the tree stays; so does its lock, which any write would otherwise set
-        anew."""
+        """Compares draftd's route. Saving keeps the rest of the tree, and whether the tree is locked against edits in
+        Grafana's pages: by default, a write locks it."""
         path = f"{_ALERTING}/policies"
         read = partial(self._grafana.send, "GET", "read the notification policies", path)
         tree: Json = read()

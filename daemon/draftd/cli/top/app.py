@@ -49,8 +49,8 @@ def pause(failures: int, interval: float) -> float:
 
 
 class Curve(Static):
-    """Throughput as a curve that fills its panel, a column for each two snapshots, with figures beside it. `resized` is
-    called when its size has changed."""
+    """Throughput as a curve that fills its panel, with figures beside it. Each column shows the rate between two
+    successive snapshots. `resized` is called when the panel's size has changed."""
 
     def __init__(self, resized: Callable[[], None]) -> None:
         super().__init__(id="curve", classes="panel")

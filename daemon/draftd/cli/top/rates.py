@@ -29,34 +29,38 @@ class StatusSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class DraftRates:
-    """How well drafts did. Acceptance, `drafting` and `parked` are from 0 to 1.
+    """How well drafts did; None where nothing was counted. `acceptance`: accepted / drafted tokens; `per_position`: the
+    same by position in the block, up to the longest block drafted. `depth`: mean tokens of a draft; `mean_length`: mean
+    tokens that a step with a draft gives, the target's own one included. `drafting`, `parked`: shares of all steps that
+    drafted, or did not because it would not pay. `speedup`: over autoregressive decoding, by the steps' measured cost.
+    `tokens_per_forward`: output tokens for each forward pass of the target."""
 
-    `per_position`: acceptance by position in the block, as long as the longest block drafted.
-    """
-
-    acceptance: float | None  # accepted over drafted
+    acceptance: float | None
     per_position: tuple[float | None, ...]
-    mean_length: float | None  # tokens a draft, the bonus counted
-    depth: float | None  # tokens drafted in a step that drafted any
-    drafting: float | None  # share of steps that drafted any
-    parked: float | None  # share of steps that drafted nothing because it did not pay
-    speedup: float | None  # over autoregressive decoding, by the steps' measured cost
-    tokens_per_forward: float | None  # output tokens for each forward pass of the target
+    mean_length: float | None
+    depth: float | None
+    drafting: float | None
+    parked: float | None
+    speedup: float | None
+    tokens_per_forward: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The rates between two snapshots that are `seconds` apart."""
+    """Rates and counts between two snapshots that are `seconds` apart. `tokens_per_second`: of answers;
+    `prompt_tokens_per_second`: computed ones. `finished`, for whatever reason, `failed`, `refused`: numbers of
+    requests. `hidden`: the share of round trips to the remote that were not waited for. `collective`: the share of the
+    time spent in exchange between ranks, by rank."""
 
     seconds: float
-    tokens_per_second: float  # of answers
-    prompt_tokens_per_second: float  # computed
-    finished: int  # for whatever reason
+    tokens_per_second: float
+    prompt_tokens_per_second: float
+    finished: int
     failed: int
     refused: int
     drafting: DraftRates
-    hidden: float | None = None  # share of round trips to the remote that were not waited for
-    collective: Mapping[int, float] = field(default_factory=dict)  # share of the time in collectives, by rank
+    hidden: float | None = None
+    collective: Mapping[int, float] = field(default_factory=dict)
 
 
 def drafting(counts: DraftCounts) -> DraftRates:

@@ -126,7 +126,8 @@ def comparison_row(seen: StatusHistory, figure: FigureRow) -> Row:
 def transitions(seen: StatusHistory, now: datetime, *, short: bool = False) -> list[Row]:
     """Returns transitions, the latest first, with the time of day, or their age if that is more than a day.
 
-    `short`: leaves out the time zone, and the subject except for the link. Levels and variants have different names.
+    `short`: leaves out the time zone. It also leaves out the subject (level, flag) if that is not the link, because the
+    names of levels and variants differ.
     """
     today = "%H:%M" if short else "%H:%M:%S %Z"
     lines = []
