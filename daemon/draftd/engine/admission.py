@@ -57,16 +57,18 @@ class Layout:
 
 
 def default_limit(layout: Layout, headroom: int | None, memory: int) -> int:
-    """The limit in bytes if the settings have none: a share of the headroom once the model is loaded, else of the
-    machine's `memory`. It is enough for one text as long as the context, unless that takes too much of the memory."""
+    """Returns the limit in bytes if the settings have none: three quarters of the headroom, or an eighth of the
+    machine's `memory` if the headroom is unknown (None). The limit is enough for one text as long as the context,
+    unless that takes more than an eighth of the memory."""
     share = memory * _MEMORY_SHARE if headroom is None else headroom * _HEADROOM_SHARE
     return max(1, int(share), min(layout.needed_bytes([layout.context_length]), int(memory * _MEMORY_SHARE)))
 
 
 def default_prefix_limit(layout: Layout, limit: int, headroom: int | None, memory: int, texts: int) -> int:
-    """The prefix cache's limit in bytes if the settings have none: a quarter of the headroom, as far as the `limit` of
-    running requests leaves it, but no more than `texts` texts as long as the context need. It has a small minimum,
-    which is also the limit if the headroom is not known."""
+    """Returns the prefix cache's limit in bytes if the settings have none. It is the smallest of: a quarter of the
+    headroom; the headroom beyond the `limit` of running requests; an eighth of the machine's `memory`; the need of
+    `texts` texts as long as the context. A small minimum applies, and is the limit if the headroom is unknown
+    (None)."""
     least = min(_LEAST_PREFIXES, int(memory * _LEAST_SHARE))
     if headroom is None:
         return least
@@ -90,8 +92,8 @@ class Admission:
         self._limits, self._prefix = limits or Limits(), prefix or PrefixCache()
 
     def check(self, request: DecodeRequest, cache_bytes: int = 0) -> None:
-        """`cache_bytes`: of all other sequences, which will end. Raises InvalidRequest if the request would never
-        fit, NoMemory if the machine has less memory left than it needs."""
+        """Raises InvalidRequest if the request would never fit, and NoMemory if its caches need more than the machine
+        has left. `cache_bytes`: caches of all other sequences, which count as free because these sequences will end."""
         prompt = len(request.prompt)
         whole = min(prompt + request.max_tokens, self.layout.context_length)
         need = self.layout.needed_bytes([whole])

@@ -78,7 +78,7 @@ class Engine:
 
     def apply(self, contents: InboxContents, ended: NotServing) -> None:
         """Applies requests and commands in their order of arrival, then the ends of requests. If the inbox is closing,
-        later commands fail with `ended`."""
+        fails all commands that are waiting or under way with `ended`."""
         for item in contents.gathered:
             match item:
                 case Arrival():

@@ -68,7 +68,8 @@ class Calibration:
         return self._pieces is not None or self._stopped
 
     def begin(self) -> None:
-        """Starts measuring everything: first what a single request depends on, also beside requests."""
+        """Starts measuring everything. The costs that a single request depends on come first, also between requests'
+        steps."""
         self._begin(self._first())
         self._beside = True
 
@@ -200,8 +201,8 @@ class _Measurement:
         yield None
 
     def plain_steps(self, steps: int, *, at_once: bool = False) -> Iterator[None]:
-        """Measures plain steps, pipelined as in decoding. `at_once`: as one piece, as requests' steps in between would
-        be measured too."""
+        """Measures plain steps, pipelined as in decoding. `at_once`: without a pause between them, in which a step of a
+        request could run and be measured too."""
         self._plain[self.size] = math.inf
         yield from self._plain_ticks(steps, self._plain, self.size, at_once=at_once)
 
@@ -262,8 +263,8 @@ class _Measurement:
         return (time.perf_counter() - began) / self._deepest
 
     def _verify(self, size: int, depth: int, least: dict[int, float]) -> None:
-        """Verifies `depth` tokens of each sequence, of which few are accepted. `least`: seconds by the positions that
-        were computed after the first, which are more where rejected ones are replayed."""
+        """Verifies `depth` tokens of each sequence, of which few are accepted. `least`: the shortest time so far in
+        seconds, by width of the forward less 1: `depth`, or more if rolled-back tokens are computed again."""
         if self._replays > MOST_REPLAYED:
             self._read(self._steps.submit(self._entries()))
         mx.synchronize()

@@ -44,4 +44,4 @@ class Decoder(Protocol):
         """Removes ended sequences: keeps what serves other requests, and frees the rest."""
 
     def review_drafting(self) -> None:
-        """Decides again how sequences go on, after their drafts were bounded."""
+        """Decides again whether and how each sequence drafts, after the scheduler lowered the limits of its drafts."""

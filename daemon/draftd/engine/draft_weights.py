@@ -84,7 +84,7 @@ class DraftWeights:
         self._update({kind: self._read.pop(kind)} if kind in self._read else {})
 
     def release(self, kind: DrafterName) -> None:
-        """Frees the weights, and returns their memory to the system if it takes it."""
+        """Frees the weights, and returns their memory to the system."""
         self._models.pop(kind, None)
         files = self.loaded.files.get(kind)
         self._update({} if files is None else {kind: replace(files, stamps=None)})

@@ -71,11 +71,12 @@ def last(widths: Sequence[int]) -> Positions:
 
 
 class LayerSlice(NamedTuple):
-    """A copy of one layer's cache for the first tokens of a row."""
+    """A copy of one layer's cache for the first tokens of a row. `first`: the first position that `arrays` hold, more
+    than 0 if a window has dropped earlier ones. `least`: the fewest tokens that the copy can be cut to."""
 
     arrays: list[mx.array]
-    first: int = 0  # the first position that is held
-    least: int = 0  # the fewest tokens that it can be cut to
+    first: int = 0
+    least: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +174,8 @@ class LayerCache(Protocol):
         """Fills this empty cache with copies of the given rows of `other`."""
 
     def move(self, other: LayerCache, row: int) -> bool:
-        """Moves one row of `other` into this empty cache; `other` either no longer has the row, or must `select` its
-        remaining rows. Returns whether arrays were copied."""
+        """Moves one row of `other` into this empty cache: its own arrays if it has some, else a copy. The caller must
+        then `select` the remaining rows of `other`. Returns whether arrays were copied."""
 
     def put(self, other: LayerCache, rows: Sequence[int]) -> None:
         """Overwrites these rows with those of `other`, which came from `take`."""
@@ -221,8 +222,9 @@ class Caches(Protocol):
         Without `lengths`: one row."""
 
     def split(self, rows: Sequence[int], *, rest: bool = False) -> Caches:
-        """Moves these rows, in this order, into new caches. A single row that has arrays of its own is not copied; a
-        row keeps its own arrays for a while if it was split off to `rest` and has joined again."""
+        """Moves these rows, in this order, into new caches. A single row that has arrays of its own is not copied.
+        `rest`: the row will join again and be split off repeatedly, so it keeps its own arrays for some forwards after
+        each join."""
 
     def join(self, joining: Caches) -> None:
         """Appends the rows of other caches of the same layout, which must not be used afterwards."""

@@ -288,7 +288,8 @@ class BatchedCaches:
         return BatchedCaches(self._model, replace(self._layout, forwards=1), segmented=self.segmented, make=self._make)
 
     def _regroup(self) -> None:
-        """Gives layers their window's groups before a forward: those whose arrays are too small, and a few others."""
+        """Rearranges layers' arrays into the groups that their window has chosen, before a forward. Layers whose arrays
+        are too small for the forward must follow now; of the others, an eighth of all layers, to spread the delay."""
         few = -(-len(self._layers) // _FORWARDS)
         lagging = [layer for layer in self._attention if layer.parts and layer.groups != layer.window.groups]
         for layer in lagging:

@@ -49,11 +49,10 @@ _RANKS = "_draftd_ranks"
 
 
 class Ranks(Protocol):
-    """The ranks that share a model, seen from rank 0."""
+    """The ranks that share a model, seen from rank 0. `refusals`: for each of `WAYS`, why it fails on some rank, empty
+    if it does not. `taken`: the cache bytes on the rank where they are largest."""
 
-    #: Why each way to batch fails on some rank, as returned by `refusals`.
     refusals: Sequence[str]
-    #: Cache bytes on the rank where they are largest.
     taken: CacheBytes
 
     def caches(self, layout: CacheLayout) -> Caches:
@@ -249,7 +248,8 @@ def _batched_logits(caches: Caches, texts: list[list[int]], evaluated: bool) -> 
 
 
 def _difference(expected: list[mx.array], actual: list[mx.array]) -> float:
-    """Returns the largest difference at any position, in the unit of `_TOLERANCE`."""
+    """Returns the largest difference at any position: the root mean square of the outputs' differences, divided by the
+    standard deviation of the expected outputs."""
     worst = 0.0
     for wanted, other in zip(expected, actual, strict=True):
         a, b = wanted.astype(mx.float32), other.astype(mx.float32)

@@ -80,7 +80,7 @@ def _calling(method: FunctionType, ours: dict[str, Any]) -> FunctionType:
 
 
 class _Numpy:
-    """numpy with an `arange` that counts from each of several offsets: rows × positions."""
+    """numpy with an `arange` that counts from a separate offset for each row. Returns rows × positions."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
@@ -93,8 +93,8 @@ class _Numpy:
 
 
 class _Mlx:
-    """MLX with an `arange` that counts from each of several offsets: for queries rows × positions × 1, for keys, as the
-    cache says, rows × 1 × 1 × positions."""
+    """MLX with an `arange` that counts from a separate offset for each row. Returns rows × positions × 1 for queries,
+    and rows × 1 × 1 × positions for the `KeyPositions` that a cache gives."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(mx, name)

@@ -54,7 +54,7 @@ class DiskPrefix:
 
 
 class PrefixPiece(NamedTuple):
-    """A file and how many tokens of a text it serves up to."""
+    """A prefix file, and the `length` of the text in tokens up to which its content is used."""
 
     file: DiskPrefix
     length: int
@@ -177,10 +177,10 @@ class PrefixDisk:
 
     def begin(self, header: PrefixHeader, nbytes: int, pin: Sequence[str] | None = None) -> Future[PrefixWriter]:
         """Starts a file for arrays of `nbytes` in all. Then `put` each array after the one before is done, and call
-        `finish` or `abort`.
+        `finish` or `abort`. The futures raise NoRoom if the disk is full or fails.
 
-        The futures raise NoRoom if the disk is full or fails. `pin`: the names of other files that the same future pin
-        will name. A pin's files stay until `settle`, or as long as a pin names them."""
+        `pin`: names of the files already written for a pin that is not saved yet; None if the file is for no pin. Files
+        for a pin stay until `settle` releases them, and afterwards as long as a saved pin names them."""
         return self._writing.submit(self._begin, header, nbytes, pin)
 
     def put(self, writer: PrefixWriter, stored: StoredArray) -> Future[None]:

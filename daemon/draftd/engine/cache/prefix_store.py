@@ -38,7 +38,8 @@ class PrefixCache:
 
     @property
     def texts(self) -> int:
-        """Texts kept now, without those that another text continues. The target keeps more of them than a draft."""
+        """Texts kept now, except those that another text continues: the count of the store that has most, usually the
+        target's."""
         return max((store.texts for store in self._stores), default=0)
 
     def store(self, caches: Caches) -> PrefixStore:

@@ -43,7 +43,8 @@ class AttentionWindow:
     A query sees `size` positions, itself included; None: all."""
 
     def __init__(self, size: int | None, call_cost: int, axes: int = 1) -> None:
-        """`axes`: extra axes of a mask between rows and queries, for heads and for queries that share one."""
+        """`axes`: axes of a mask between rows and queries: 1 for heads, or 2 for key-value heads and the query heads
+        that share each."""
         self.size, self._axes = size, axes
         self._kept = 0 if size is None else size - 1 + _SPARE
         #: The most positions kept while forwards are short.
@@ -89,7 +90,7 @@ class AttentionWindow:
         return moves if any(moves) else []
 
     def too_long(self, lengths: Sequence[int]) -> bool:
-        """Whether a sequence keeps more positions than short forwards would leave."""
+        """Whether a sequence keeps more than `most` positions, as it may after a long slice of a prompt."""
         most = self.most
         return most is not None and any(n - start > most for n, start in zip(lengths, self.starts, strict=True))
 

@@ -96,7 +96,8 @@ class Acceptance:
         self._rates.clear()
 
     def fade(self, key: Key, share: float) -> None:
-        """Keeps only `share` of this class's old evidence."""
+        """Multiplies the counts gathered so far by `share`: those of `key`, and those of all texts with its drafter and
+        sampling."""
         for evidence_key in (key, _all_texts(key)):
             if evidence_key in self.evidence:
                 self.evidence[evidence_key].fade(share)

@@ -133,8 +133,9 @@ class DepthControl:
         return best.rate * estimate.seconds(0) < estimate.batch.size * math.exp(2 * uncertainty)
 
     def _note_caps(self, estimate: StepEstimate, best: BestDepths, drafts: list[SequenceDraft]) -> None:
-        """Marks sequences whose plan's limit is below the best depth: drafting one more in all of them would give more
-        tokens than it costs time."""
+        """Considers sequences that draft as many tokens as their plan allows. Marks them as capped if that is below the
+        best depth. Marks all of them if one token more in each would gain more tokens than the best rate gives in the
+        added time."""
         bound = [
             c for c in estimate.candidates if c.has_draft_model and drafts[c.index][:2] == (c.sequence.most, c.drafter)
         ]

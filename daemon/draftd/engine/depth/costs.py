@@ -78,7 +78,8 @@ class CalibratedCosts:
 
 @dataclass(slots=True)
 class _Offset:
-    """The error of a logarithm, its variance, and when it was last observed."""
+    """One of the three terms that correct a calibrated cost in the module's formula: its `value`, the logarithm of a
+    factor, and its variance. `seen`: when it was last observed, in seconds of steps learnt from."""
 
     value: float = 0.0
     variance: float = _MEASURED
@@ -173,7 +174,8 @@ class StepCosts:
         return math.sqrt(variance + _DRIFT * since)
 
     def depth_uncertainty(self, drafter: DrafterName, batch: Batch, depth: int) -> float:
-        """Returns the same relative to other depths of the same drafter."""
+        """Returns the standard deviation of the logarithm of this depth's cost relative to other depths of the
+        drafter."""
         return math.sqrt(self._curve(drafter, batch.size, batch.sampled).depths[depth - 1].variance)
 
     def learn(self, drafter: DrafterName | None, batch: Batch, depth: int, seconds: float, replayed: int = 0) -> None:
@@ -217,8 +219,9 @@ class StepCosts:
                 other.offset.variance = max(variance, min(variance + _REGIME_VARIANCE, _MEASURED))
 
     def _largest_surprise(self, curve: _Curve, surprise: float, *, plain: bool) -> float | None:
-        """Returns how large a surprise may count: more after a change, whose variance it raises. None if something has
-        changed and only a plain step can show what."""
+        """Returns how large a step's surprise, the logarithm of its actual over expected seconds, may count. After
+        several far-off steps in a row the limit is larger, and the variance of what changed (machine speed or the
+        drafter's offset) is raised. None if something has changed, but only a plain step can show what."""
         changed = curve.count(surprise, self._step)
         if changed and not plain and self._plain_step < curve.began:
             return None

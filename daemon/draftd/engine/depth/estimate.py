@@ -103,9 +103,9 @@ class StepEstimate:
         return (self.draft_seconds[width] - self.lookup_seconds[width]) * steps / width if steps else 0.0, width
 
     def expected_replay(self, depth: int, lookup: int) -> tuple[list[float], float]:
-        """Returns the effect of replays when all candidates draft at these depths: the probabilities, for n from 0 on,
-        that the widest sequence is n positions wider than its draft; and the tokens missed by sequences that cannot
-        draft because they have too much to replay."""
+        """Returns the effect of replays when all candidates draft at these depths. First, by n from 0, the probability
+        that replayed tokens make the forward n positions wider than its deepest draft. Second, the expected tokens lost
+        by sequences that cannot draft because they have too much to replay."""
         if (cached := self._replayed.get((depth, lookup))) is not None:  # asked for repeatedly in one step
             return cached
         under = [1.0] * MOST_REPLAYED  # by n: the probability that no sequence is wider by more than n
@@ -155,14 +155,15 @@ def best_depth(expected: Sequence[float], seconds: Sequence[float]) -> int:
 
 @lru_cache(maxsize=256)
 def _replays(reached: tuple[float, ...]) -> tuple[list[float], float]:
-    """Returns, for a sequence whose first r drafted tokens are all accepted with probability `reached[r]`: the
-    probabilities, for n from 0 on, that it is at most n positions wider than its draft; and the probability that it
-    drafts nothing.
+    """Returns two results for a sequence whose first r drafted tokens are all accepted with probability `reached[r]`.
+    First, by n from 0, the probability that replayed tokens make its part of a forward at most n positions wider than
+    its draft. Second, the probability that it drafts nothing.
 
-    A draft with a rejected token adds one more than were accepted to the replay; a fully accepted draft or a step
-    without one ends it. Between two such ends there are n tokens to replay in `visits[n]` steps."""
+    A draft rejected after r accepted tokens adds r + 1 tokens to the replay. A fully accepted draft, or a step without
+    a draft, empties the replay."""
     rejected = [more - less for more, less in pairwise(reached)]  # after 0 accepted tokens, after 1, …
     deepest = len(rejected)
+    # visits[n]: expected steps with n tokens to replay, from one empty replay to the next
     most, visits = min(deepest, MOST_REPLAYED), [1.0]
     for n in range(1, most + deepest + 1):
         visits.append(

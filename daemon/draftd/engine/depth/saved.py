@@ -39,11 +39,11 @@ _Accepted = tuple[_Kind, bool, bool, _Workload | None, _Counts, _Counts]
 
 
 class RemoteLearnt(BaseModel):
-    """Costs of another daemon's target, whose model has this fingerprint, in JSON form.
+    """Costs of another daemon's target in JSON form. `fingerprint`: of its model.
 
-    Seconds: of a plain step, its `forward` and the `rest`; per token streamed with the verifier's own draft, by
-    workload class (`streaming`); per drafted token, by drafter (`draft`). `wider`: by drafted tokens, a forward's cost
-    over a plain one."""
+    Seconds: `forward` of a plain forward; `rest` of a plain step, besides the forward; `streaming` per token that the
+    verifier decodes alone with its own drafter, by workload class (null: all); `draft` per drafted token here, by
+    drafter. `wider`: by number of drafted tokens, a forward's seconds over those of a plain one."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
@@ -56,7 +56,8 @@ class RemoteLearnt(BaseModel):
     acceptance: tuple[_Accepted, ...]
 
     def rates(self) -> Acceptance:
-        """Returns the saved acceptance, reduced to a share."""
+        """Returns the saved acceptance. All counts are multiplied by `_AGED`, because texts and weights may have
+        changed."""
         return _rates({row[:4]: row[4:] for row in self.acceptance}, DEEPEST, _AGED)
 
 
@@ -94,9 +95,10 @@ def _rates(acceptance: Counted, deepest: int, share: float) -> Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class DrafterWorth:
-    """A drafter's worth to a request that is alone. `cost`: a step with one drafted token, over a plain one;
-    `acceptance` of that token, None if too little was drafted; `speedup`: steps at the best `depth` over plain ones,
-    assuming full acceptance if that is unknown."""
+    """A drafter's worth to a request that is alone. `cost`: time of a step that drafts one token, over that of a plain
+    step. `acceptance`: share of those drafted tokens that were accepted; None if too few were drafted. `speedup`:
+    tokens per second at the best `depth`, over those without drafts; if `acceptance` is None, full acceptance is
+    assumed."""
 
     drafter: DrafterName
     cost: float

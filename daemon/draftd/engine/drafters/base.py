@@ -28,7 +28,7 @@ class Draft:
 
     `q`: sequences × k × vocabulary, the transformed distributions that the tokens were drawn from; None if all mass was
     on the tokens, or all sequences are deterministic. `forwards[i]`: a draft model's forwards spent on sequence i.
-    `lag`: the most tokens that the first of them took in for one sequence."""
+    `lag`: the most tokens of one sequence that the first of these forwards had to take in."""
 
     tokens: mx.array
     depths: list[int]
@@ -40,14 +40,17 @@ class Draft:
 @dataclass(slots=True, eq=False)
 class Text:
     """The part of a sequence that drafters see; the same object from a drafter's first call until `leave`. Calibration
-    uses it without a request."""
+    uses it without a request. `tokens`: prompt and output; the target has not judged the last `guesses` of them yet.
+    `answered`: final tokens after the prompt; `answered` + `guesses` is the next token's position in seeded noise.
+    `generator`: the source of unseeded sampling. `shares`: whether it uses the prefix cache. `degraded`: why drafting
+    stopped for it, empty if it did not; its drafter may have failed during a forward."""
 
-    tokens: list[int]  # prompt and output; all except the last `guesses` are final
+    tokens: list[int]
     guesses: int = 0
-    answered: int = 0  # final tokens after the prompt; plus guesses: the next token's position in seeded noise
-    generator: random.Random = field(default_factory=random.Random)  # the source of unseeded sampling
-    shares: bool = False  # whether it uses the prefix cache
-    degraded: str = ""  # why drafting stopped for it; its drafter may have failed during a forward
+    answered: int = 0
+    generator: random.Random = field(default_factory=random.Random)
+    shares: bool = False
+    degraded: str = ""
     ended: bool = False
 
 
