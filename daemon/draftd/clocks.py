@@ -58,6 +58,6 @@ class SteadyClock:
         return self._wall() - self()
 
     def slept(self) -> float:
-        """Returns the seconds that the machine has slept since the last call. One caller."""
+        """Returns the seconds that the machine has slept since the last call. Only one caller may use this method."""
         before, self._asleep = self._asleep, self._elapsed() - self.awake()
         return self._asleep - before

@@ -164,11 +164,11 @@ Divided by much less, they would not be finite."""
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is drawn; greedily at a temperature below LEAST_TEMPERATURE. First `logit_bias` is added by
-    token id. A logit of a token in prompt or answer is divided by `repetition_penalty` if positive, else multiplied
-    (Keskar et al. 2019, arXiv 1909.05858, section 4.1). From one that the answer has c times, `presence_penalty` + c ×
-    `frequency_penalty` is subtracted; 1, 0 and 0 are off. Then top_p, min_p, top_k and temperature apply, in mlx-lm's
-    order; 1, 0 and 0 are off. With a `seed` the text is the same however it is decoded, at some cost of acceptance;
-    None draws from the system."""
+    token id. Positive logits of tokens in prompt or answer are divided by `repetition_penalty`, others multiplied
+    (Keskar et al. 2019, arXiv 1909.05858, section 4.1). The logit of a token that the answer has c ≥ 1 times loses
+    `presence_penalty` + c × `frequency_penalty`. Then top_p, min_p, top_k and temperature apply, in mlx-lm's order. All
+    but temperature are off by default. With a `seed` the text is the same however it is decoded, at some cost of
+    acceptance."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -231,9 +231,10 @@ class StopMatcher(Protocol):
 
 class StepFigures(TypedDict, total=False):
     """Figures of a target's step that are sent to a peer with its tokens. `finished`: the text ends within them.
-    `verify_seconds`: of the step; `share_seconds`: charged to the sequence since the last message; `load`: open
-    sequences over those decoded together. `own_drafted`: tokens drafted by this daemon's own drafter, if no guess was
-    in the step; then all tokens but the last are these."""
+    `verify_seconds`: of the step; `share_seconds`: charged to the sequence since the last message; `load`: all open
+    sequences, divided by how many can be decoded together. `own_drafted`: in a step without tokens proposed by the
+    peer, the number drafted by this daemon's own drafter; all emitted tokens but the last are then accepted ones of
+    these."""
 
     finished: FinishReason | None
     verify_seconds: float
@@ -244,8 +245,8 @@ class StepFigures(TypedDict, total=False):
 
 
 class Proposals(Protocol):
-    """Another daemon's proposals for a sequence that this one verifies, and the reports to it. Any thread adds to it;
-    methods are called on the engine thread."""
+    """Another daemon's proposals for a sequence that this daemon verifies, and the reports to that daemon. Proposals
+    may be added by any thread; the methods declared here are called on the engine thread."""
 
     def report_opened(self, cached: int) -> None:
         """Reports that prefill begins, with the first `cached` tokens found in the prefix store."""

@@ -14,7 +14,7 @@ from draftd.strategies import Strategy
 
 class StepCounts(NamedTuple):
     """Counts of one decode step for one row. The target accepted `accepted` of `drafted` tokens; fewer than all is a
-    rollback. A step of proposals by another daemon counts as one step without a draft for each token.
+    rollback. A step that the remote drafted by itself has `drafted` 0, and each token that it emitted counts as a step.
 
     A tuple: one is made for each row of each step, and a frozen dataclass costs five times as much."""
 
@@ -112,7 +112,8 @@ class DraftCounts:
 
     @property
     def draft_cost(self) -> float | None:
-        """Mean measured cost of a drafted step in autoregressive steps; None if unknown for all."""
+        """The mean time of a drafted step, divided by that of an autoregressive step; None if no drafted step's is
+        known."""
         priced = self.drafts - self.unpriced_drafts
         return 1 + self.break_even_tokens / priced if priced else None
 

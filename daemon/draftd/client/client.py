@@ -75,8 +75,9 @@ class CallError(DraftdError):
 
 @dataclass(frozen=True)
 class Ask:
-    """One request to a daemon: `messages`, a raw `prompt`, or `tokens`. The daemon decides what is None. Fields for
-    tools and the chat template are sent only with `messages`. `json_schema`: the schema that the answer must follow."""
+    """One request to a daemon: `messages`, a raw `prompt`, or `tokens`. The daemon chooses the value of each field that
+    is None. Fields for tools and the chat template are sent only with `messages`. `json_schema`: the schema that the
+    answer must follow."""
 
     prompt: str | None = None
     messages: Sequence[Message | pb.ChatMessage] | None = None
@@ -275,9 +276,9 @@ class DraftdClient:
     def watch(
         self, after: int | None = None, *, begun: Callable[[], None] = lambda: None, timeout: float | None = None
     ) -> Iterator[control_pb2.Transition]:
-        """Streams each transition as it happens, with `after` first the kept ones that have a later number. The call
-        begins with the iteration, and ends when the iterator is closed. `begun` is called once; no transition after it
-        is missed."""
+        """Streams each transition as it happens. With `after`, first streams the stored transitions that have a higher
+        number. The call begins with the iteration, and ends when the iterator is closed. `begun` is called once; no
+        transition after that call is missed."""
         call = self._begin(self._control.Watch, control_pb2.WatchRequest(after_number=after), timeout)
         try:
             call.initial_metadata()  # waits for the metadata; a refusal is raised at the first message
