@@ -157,8 +157,8 @@ class RouteOptions:
     quality: Annotated[
         Quality | None, decoding("--quality", metavar="CLASS", help="Least class: draft, standard or professional.")
     ] = None
-    max_seconds: Annotated[float | None, decoding("--max-seconds", help="Wish: most seconds for the answer.")] = None
-    max_cost: Annotated[float | None, decoding("--max-cost", help="Wish: most that the answer may cost.")] = None
+    max_seconds: Annotated[float | None, decoding("--max-seconds", help="Of the whole answer, if possible.")] = None
+    max_cost: Annotated[float | None, decoding("--max-cost", help="Of the whole answer, if possible.")] = None
 
     def ask_arguments(self) -> dict[str, Any]:
         """Returns the options as arguments of `client.Ask`."""

@@ -278,7 +278,7 @@ def _row(name: str, s: Mapping[str, Any]) -> tuple[str, ...]:
 )
 def demo(
     each: Annotated[
-        int | None, typer.Option("--each", min=1, help="Prompts of each workload class. Unset: 6; with --ranks, 1.")
+        int | None, typer.Option("--each", min=1, help="Prompts of each workload class. Unset: 6, and 1 of ranks.")
     ] = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", help="Longest answer.")] = None,
     max_draft_tokens: Annotated[
@@ -293,8 +293,8 @@ def demo(
 ) -> None:
     """Start a daemon on the embedded pair and see its answers with and without drafts.
 
-    Takes about half a minute. Ends with one line of JSON; exits 1 if any pair of texts differs. With --ranks, a daemon
-    with a single process decodes the prompts first, and both must give the same texts.
+    Takes about half a minute. Ends with one line of JSON; exits 1 if any pair of texts differs. With --ranks above 1, a
+    daemon with a single process decodes the prompts first, both must give the same texts, and --each is 1 if unset.
 
     The embedded pair was not trained to edit. A model given by --model also gets prompts of the class edit.
     """

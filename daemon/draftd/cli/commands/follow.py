@@ -18,11 +18,11 @@ _group = partial(typer.Option, rich_help_panel="Which group")
 )
 def command(
     address: Annotated[str, _group("--address", metavar="HOST:PORT", help="Where rank 0 listens for followers.")],
-    rank: Annotated[int, _group("--rank", min=1, max=63, help="This process's rank in the group.")],
-    ranks: Annotated[int, _group("--ranks", min=0, max=64, help="Ranks in the group. Unset: as rank 0 says.")] = 0,
+    rank: Annotated[int, _group("--rank", min=1, max=63, help="Which of the group this is.")],
+    ranks: Annotated[int, _group("--ranks", min=0, max=64, help="How many there are; unset: rank 0 knows.")] = 0,
     model: Annotated[
         str | None,
-        options.models("--model", help="The model that rank 0 serves: folder or hub id. Unset: the embedded one."),
+        options.models("--model", help="The model that rank 0 serves: folder or hub id. Unset: the nano pair's."),
     ] = None,
     adapter_path: options.AdapterPath = None,
     config: options.Config = None,
@@ -37,7 +37,7 @@ def command(
     """Be a follower of a target that several machines serve together.
 
     The follower executes the records of rank 0 until rank 0 ends the group. If the group is lost, the follower joins
-    again.
+    again. Without --model, the target is that of the nano pair, which is embedded in draftd.
 
     `draftd serve --hostfile` starts followers itself, unless distributed.start is off.
     """
