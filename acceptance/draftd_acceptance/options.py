@@ -165,7 +165,8 @@ class QualityOptions(Options):
     schemas: bool = True
 
     def frozen(self) -> dict[str, Any]:
-        """Returns the options in the form that a run's folder keeps; without schemas, the form from before schemas."""
+        """Returns the options in the form that a run's folder keeps. If `schemas` is False it is left out, as in runs
+        that are older than this option."""
         return self.model_dump(mode="json", exclude=None if self.schemas else {"schemas"})
 
     @classmethod

@@ -77,7 +77,8 @@ def run_soak(session: Session, options: SoakOptions, model: ModelReply, progress
 
 
 class _Traffic:
-    """The requests of a soak, sent by several streams until `ends` or `stop`."""
+    """The requests of a soak, sent by several streams until the time `ends` (of `time.perf_counter`), or until `stop`
+    is set."""
 
     def __init__(
         self, session: Session, options: SoakOptions, prompts: Sequence[Prompt], ends: float, *, chat: bool
@@ -126,10 +127,11 @@ def _endless(prompts: Sequence[Prompt], options: SoakOptions, session: int) -> I
 
 @dataclass(frozen=True, slots=True)
 class SoakBlock:
-    """One session's part of a soak, from `began` to `ended` on the session's clock; ticks and samples by time."""
+    """One session's part of a soak, from `began` to `ended` in seconds since the session's start. `before`: seconds
+    soaked in earlier sessions. `ticks` and `samples` are in order of time."""
 
     session: int
-    before: float  # seconds of soaking in earlier sessions
+    before: float
     began: float
     ended: float
     ticks: tuple[Tick, ...]
@@ -205,9 +207,10 @@ def _window(part: SoakBlock, earlier: float, later: float, last: bool) -> SoakWi
 @dataclass(frozen=True, slots=True)
 class SoakResult:
     """Bytes and seconds. `seconds` is the soak's length over all sessions, of `wanted_seconds`. `swap_in` and
-    `throttles` count during the soak only. `days_to_exhaustion` is the last headroom divided by the smallest certain
-    growth; inf if no growth is certain, None if unknown. `too_few_samples` says how many readings of memory there are
-    and how many growth takes; empty if they suffice, or if memory cannot be read."""
+    `throttles` count during the soak only. `days_to_exhaustion`: the last headroom divided by the lower end of growth's
+    interval, for the faster of `resident` and `mlx`; inf if neither certainly grows, None if unknown.
+    `too_few_samples` says how many readings of memory there are and how many growth takes; empty if they suffice, or if
+    memory cannot be read."""
 
     seconds: float
     wanted_seconds: float | None
@@ -248,8 +251,8 @@ class SoakResult:
         return tuple(window for window in self.windows if window.enough)
 
     def sustained_acceptance(self) -> float | None:
-        """Returns the bound below which acceptance never stayed for two consecutive judged windows; None if there are
-        fewer than two."""
+        """Returns the lowest acceptance over pairs of consecutive judged windows, where the better window of a pair
+        counts: a single bad window does not matter. None if there are fewer than two windows."""
         shares = [window.acceptance for window in self.judged_windows if window.acceptance is not None]
         return min(map(max, pairwise(shares)), default=None)
 

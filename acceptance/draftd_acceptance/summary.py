@@ -80,7 +80,7 @@ METRICS: Mapping[str, MetricDef] = MappingProxyType(
 
 
 def select(ticks: Iterable[Tick], *, arm: str | None = None, group: str | None = None) -> list[Tick]:
-    """Returns the ticks that count."""
+    """Returns the usable ticks (of complete answers, no warm-up), only those of `arm` and `group` if given."""
     return [
         tick
         for tick in ticks
@@ -91,7 +91,7 @@ def select(ticks: Iterable[Tick], *, arm: str | None = None, group: str | None =
 
 
 def measure(ticks: Iterable[Tick], metric: str) -> Interval | None:
-    """Returns a metric over the ticks that count, clustered by prompt. `samples` are requests. None if nothing was
+    """Returns a metric over the usable ticks, clustered by prompt. `samples` are requests. None if nothing was
     measured."""
     by_prompt = _by_prompt(ticks, METRICS[metric])
     interval = bootstrap(
@@ -117,7 +117,7 @@ def against(
 
 
 def total_counts(ticks: Iterable[Tick]) -> DraftCounts:
-    """Returns the counts of all ticks that count, summed."""
+    """Returns the sums of the counts of all usable ticks."""
     return total(tick.counts for tick in select(ticks))
 
 

@@ -53,7 +53,7 @@ def accept(
     criteria: Criteria,
     which: runs.DaemonChoice,
     repeat: int | None = runs.stage_option("--repeat", "COUNT", "Times the sweep asks each prompt; 3 if not given."),
-    duration: float | None = runs.stage_option("--duration", "SECONDS", "Of the soak; 600 if not given."),
+    duration: float | None = runs.stage_option("--duration", "SECONDS", "Length of the soak; 600 if not given."),
     junit: Junit = None,
     run: runs.Run = None,
     json: options.Json = False,
@@ -61,7 +61,8 @@ def accept(
     """Freeze, sweep, soak, quality, gate and report, one after another. Exit code 0: promoted; 1: not promoted; 2: not
     judged.
 
-    Takes about 25 minutes with the embedded pair, an hour or more with a large one; it shows the time left.
+    Takes about 25 minutes with the small models that draftd includes, an hour or more with large models. Shows the time
+    left.
     Ctrl-C loses nothing that was measured: draftd accept --run FOLDER continues.
     """
     # Fail now and not in an hour: the report's package may be missing, or the spec wrong.
@@ -127,7 +128,7 @@ def report(
     config: options.Config = None,
     json: options.Json = False,
 ) -> None:
-    """Write a run's report.html and report.md: the verdict and its reasons, computed from the raw ticks.
+    """Write a run's report.html and report.md: the verdict and its reasons, computed from the run's raw measurements.
 
     The page is one file, without scripts, and fetches nothing. It says what was not measured. Prices are from the
     daemon's settings ([bold]cost.per_hour[/], or [bold]cost.watts[/] and [bold]cost.tariff[/]), or else from --config
@@ -153,8 +154,8 @@ def measure(folder: RunFolder, which: runs.DaemonChoice, sweep: Mapping[str, Any
     examined = QualityOptions.resume(folder.plan(Stage.QUALITY))
 
     def with_candidate_block(options: Options) -> Options:
-        """Returns the options with the candidate's block length: the knee's, or the sweep's base if no block is shown
-        to pay."""
+        """Returns the options with the candidate's block length: the knee, the shortest that may be as fast as the
+        fastest (see `Knee`). If the knee is unknown, or is autoregressive decoding, it is the sweep's base length."""
         if options is swept:
             return swept
         best = knee(folder.ticks(Stage.SWEEP))

@@ -89,7 +89,8 @@ def _print_differences(differing: Sequence[Difference], check: str) -> None:
 
 
 def _client(which: runs.DaemonChoice) -> AbstractContextManager[DraftdClient]:
-    """A running daemon is used as it is; its fallback ladder is not held."""
+    """Returns a client to use in a `with` block: of a daemon that is started, or of the running one at `which.target`.
+    A running daemon is used as it is: unlike in a measurement, its fallback level may change."""
     if which.target is None:
         return runs.measured_client(which, block_length=max(SweepOptions().block_lengths))
     return options.DaemonOptions(which.target, which.token, which.tls_ca).connect()

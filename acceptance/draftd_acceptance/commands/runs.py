@@ -126,7 +126,7 @@ def measure_stage(kind: type[Options], options: Mapping[str, Any], path: Path | 
 
 
 def checksums_by_stage(prompts: Mapping[Stage, Sequence[Prompt]]) -> dict[str, str]:
-    """Returns the checksum of each group's prompts by stage: two stages may use different prompts of a group."""
+    """Returns checksums of prompts by "STAGE.GROUP": two stages may use different prompts of a group."""
     return {
         f"{stage}.{group}": checksum
         for stage, frozen in prompts.items()
@@ -204,7 +204,7 @@ def progress() -> Iterator[Progress]:
 
 
 def time_left(seconds: float | None) -> str:
-    """Returns the remaining time for people, rounded to what is known."""
+    """Returns the remaining time for people, such as "about 20 s left", or that it is not known yet (None)."""
     if seconds is None:
         return "time left not known yet"
     if seconds < 90:

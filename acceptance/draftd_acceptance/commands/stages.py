@@ -40,18 +40,22 @@ class SweepFlags:
     block_lengths: str | None = _option("--blocks", "LIST", "Tokens drafted at a time; 0,2,3,4,6 if not given.")
     block_length: int | None = _option("--base", "TOKENS", "Block length while other options change; 4 if not given.")
     drafters: str | None = _option("--drafters", "LIST", "Drafters; blocks are swept with the first. Default: all.")
-    temperatures: str | None = _option("--temperatures", "LIST", "Besides 0; 0.8 if not given. none: no other.")
+    temperatures: str | None = _option(
+        "--temperatures", "LIST", "Temperatures besides 0; 0.8 if not given. none: only 0."
+    )
     concurrency: str | None = _option("--concurrency", "LIST", "Requests at a time besides 1; 2,4 if not given.")
     groups: str | None = _option(
-        "--groups", "LIST", "Of the package's prompts; all that suit the model if not given. none: only --file's."
+        "--groups",
+        "LIST",
+        "Groups of the package's prompts; all that suit the model if not given. none: only --file's.",
     )
     each: int | None = _option("--each", "COUNT", "Prompts of each workload class; 4 if not given.")
     prompts: list[Path] | None = _option("--file", "FILE", "Also your own prompts: .jsonl, or one a line.")
-    repetitions: int | None = _how("--repeat", "COUNT", "How often each is asked; 3 if not given.")
+    repetitions: int | None = _how("--repeat", "COUNT", "Times each prompt is asked; 3 if not given.")
     max_tokens: int | None = _how("--max-tokens", "TOKENS", "Longest answer; each prompt's own if not given.")
     cool_down: float | None = _how("--cool-down", "SECONDS", "Pause between requests; 0.1 if not given.")
-    heat_seconds: float | None = _how("--heat", "SECONDS", "Longest wait for a hot machine; 300 if not given.")
-    seed: int | None = _how("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.")
+    heat_seconds: float | None = _how("--heat", "SECONDS", "Longest wait for a hot machine to cool; 300 if not given.")
+    seed: int | None = _how("--seed", "NUMBER", "Seed of the orders and sampled answers; 0 if not given.")
 
     def read(self) -> dict[str, Any]:
         """Returns the given options in the types of SweepOptions. Raises OptionError, PromptError."""
@@ -71,31 +75,35 @@ class SweepFlags:
 class SoakFlags:
     """The options by the names of SoakOptions' fields."""
 
-    duration: float | None = _option("--duration", "SECONDS", "For how long; 600 if not given.")
+    duration: float | None = _option("--duration", "SECONDS", "Length of the soak; 600 if not given.")
     streams: int | None = _option(
-        "--streams", "COUNT", "Requests at a time; 4 if not given, or as many as it decodes together."
+        "--streams", "COUNT", "Requests at a time; 4 if not given, fewer if the daemon decodes fewer together."
     )
     block_length: int | None = _option(
-        "--block", "TOKENS", "Drafted at a time; the daemon's own if not given, 0: none."
+        "--block", "TOKENS", "Tokens drafted at a time; the daemon's most if not given, 0: none."
     )
     max_tokens: int | None = _option(
         "--max-tokens", "TOKENS", "Longest answer; lengths are mixed, from an eighth of it."
     )
-    window_seconds: float | None = _option("--window", "SECONDS", "Of acceptance and speed; 60 if not given.")
-    sample_seconds: float | None = _option("--every", "SECONDS", "Between two readings of the machine; 1 if not given.")
-    seed: int | None = _option("--seed", "NUMBER", "Of the order of prompts; 0 if not given.")
+    window_seconds: float | None = _option(
+        "--window", "SECONDS", "Length of a window of acceptance and speed; 60 if not given."
+    )
+    sample_seconds: float | None = _option(
+        "--every", "SECONDS", "Time between two readings of the machine; 1 if not given."
+    )
+    seed: int | None = _option("--seed", "NUMBER", "Seed of the order of prompts; 0 if not given.")
 
 
 @dataclass(frozen=True)
 class QualityFlags:
     """The options by the names of QualityOptions' fields."""
 
-    block_length: int | None = _option("--block", "TOKENS", "Drafted at a time; the daemon's own if not given.")
+    block_length: int | None = _option("--block", "TOKENS", "Tokens drafted at a time; the daemon's most if not given.")
     temperature: float | None = _option(
         "--temperature", "NUMBER", "Sampled answers besides the greedy ones; none if not given."
     )
     repeats: int | None = _option("--repeat", "COUNT", "Sampled answers to each prompt; 3 if not given.")
-    seed: int | None = _option("--seed", "NUMBER", "Of orders and sampled answers; 0 if not given.")
+    seed: int | None = _option("--seed", "NUMBER", "Seed of the orders and sampled answers; 0 if not given.")
 
 
 @options.with_options(
@@ -107,9 +115,9 @@ def sweep(flags: SweepFlags, which: runs.DaemonChoice, run: runs.Run = None, jso
     """Decode the same prompts in different ways: block lengths, drafters, temperatures, requests at a time.
 
     One option is changed at a time. Ctrl-C loses nothing that was measured: --run continues, with the same options.
-    Exits 1 if requests failed and are still missing. Figures are medians with 95 % intervals. × AR is the ratio to
-    autoregressive decoding on the same prompts, together the tokens a second of all concurrent requests, p95 the time
-    between tokens, length the tokens for each draft.
+    Exits 1 if requests failed and are still missing. Figures are medians with 95 % intervals. "× AR": the ratio to
+    autoregressive decoding on the same prompts. "together": tokens a second of all concurrent requests. "p95 ms": the
+    95th percentile of the time between tokens. "length": tokens that a draft yields, with the target's own.
     """
     folder = runs.measure_stage(SweepOptions, flags.read(), run, which)
     result = Sweep.read(folder)
@@ -152,9 +160,9 @@ def quality(flags: QualityFlags, which: runs.DaemonChoice, run: runs.Run = None,
     """Check answers to frozen JSON and tool-call prompts, with and without drafts.
 
     Prompts whose answer is JSON are asked again with their schema, if the model's tokenizer has grammars. Exits 1 if
-    the share that passes is more than 0.5 % lower with drafts, with a schema or without; if an answer with a schema is
-    not valid; if an answer is missing; if none passes; or if a checker fails its own test with right and wrong answers.
-    The answers are kept in the run, and checked again whenever it is read.
+    the share that passes is more than 0.5 percentage points lower with drafts, with a schema or without; if an answer
+    with a schema is not valid; if an answer is missing; if no answer passes; or if a checker fails its self-test on
+    known right and wrong answers. The answers are kept in the run, and checked again whenever the run is read.
     """
     folder = runs.measure_stage(QualityOptions, vars(flags), run, which)
     result = quality_result(folder)
@@ -250,7 +258,7 @@ def _show_soak(result: SoakResult) -> None:
 
 
 def _soak_document(result: SoakResult) -> dict[str, Any]:
-    """Infinite days become null; `grows_without_bound` says what they mean."""
+    """Returns the result for JSON. Infinite `days_to_exhaustion` (memory does not certainly grow) becomes null."""
     document: dict[str, Any] = {"complete": result.complete} | asdict(result)
     if result.days_to_exhaustion is not None and math.isinf(result.days_to_exhaustion):
         document["days_to_exhaustion"] = None

@@ -71,8 +71,8 @@ Moves = Literal["both ways", "up", "down"]
 @dataclass(frozen=True, slots=True)
 class MetricReading:
     """A measured value. `low` and `high` are the ends of its 95 % interval, if it has one. `samples` counts its
-    requests, windows, or readings of the machine. `lack` and `reason` say why there is no value; with a value, `reason`
-    explains a failure."""
+    requests, windows, or readings of the machine. `lack` and `reason` say why there is no value. With a value, `reason`
+    is the explanation that is shown if the criterion fails, such as the first error."""
 
     value: float | None
     low: float | None = None
@@ -92,8 +92,9 @@ class MetricReading:
 
 @dataclass(frozen=True, slots=True)
 class GateMetric:
-    """`read`, for soak and quality, takes the figure from the stage's result. `moves` describes the value itself, not a
-    ratio."""
+    """`read` takes the value from the result of the soak or of quality; None for the sweep. `counted` names the
+    samples. `divisible`: a criterion may divide the value by another arm's or run's. `autoregressive`: the metric also
+    exists without drafts. `moves`: how the value can change during a run; does not apply to a ratio."""
 
     stage: Stage
     unit: str  # s, By, tokens/s; 1 is a share, and empty a count

@@ -82,7 +82,7 @@ class Criterion(_Table):
     """One requirement. `metric` is a name of gate.metrics.METRICS; group, workload, block length, temperature and
     concurrency narrow a sweep's metric. The default `block_length` is the candidate's. `against` divides the value
     first: by this run's autoregressive arm, prompt by prompt, or by another run. `bound` is the worse end of the 95 %
-    interval. `unreadable` applies if the machine or the model cannot be read."""
+    interval. `unreadable`: whether to excuse a metric that this machine or model cannot provide."""
 
     name: _Name
     metric: _Name

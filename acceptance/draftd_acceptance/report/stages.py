@@ -70,7 +70,8 @@ def _inks(sweep: Sweep) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class LengthFigures:
-    """Figures by block length: the arm; its acceptance α; and a measured α, speed-up and expected speed-up, if any."""
+    """Figures by block length. `alphas`: the arm's acceptance α; None if no drafted token was tried. `points`: α again,
+    the measured speed-up, and the speed-up that the formula expects for this α; only where a speed-up was measured."""
 
     costs: Costs
     arms: Mapping[int, Arm]
@@ -153,7 +154,7 @@ def same_texts(sweep: Sweep, arm: Arm) -> tuple[int, int]:
 
 
 def latency_charts(sweep: Sweep, candidate: Arm) -> Iterator[Chart]:
-    """Yields the whole distribution over all tokens: a median hides what a reader feels."""
+    """Yields the distribution of the times between tokens, and between chunks: a median would hide the long ones."""
     shares = np.linspace(0, 1, 300)
     for what, gaps in (("tokens", inter_token), ("chunks", inter_chunk)):
         arms = (candidate, candidate.baseline)

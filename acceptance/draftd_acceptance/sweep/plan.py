@@ -36,7 +36,7 @@ _LOOK_SECONDS = 1.0
 
 
 def group(name: str, context_length: int, each: int) -> list[Prompt]:
-    """Returns the prompts of one of GROUPS. `each` is the number from a workload class; a tier comes whole."""
+    """Returns the prompts of one of GROUPS: `each` prompts of a workload class, or all prompts of one of TIERS."""
     if name in (SHORT, MEDIUM):
         return from_file(_SETS / f"{name}.jsonl")
     if name == LONG:
@@ -45,7 +45,7 @@ def group(name: str, context_length: int, each: int) -> list[Prompt]:
 
 
 def distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
-    """Returns the prompts with unique names, which identify their measurements."""
+    """Returns all prompts, with a number added to a name that occurs again: names identify measurements."""
     seen: set[str] = set()
     named = []
     for prompt in prompts:
@@ -300,8 +300,8 @@ def missing_requests(plan: Mapping[str, Any], done: Collection[Key]) -> int:
 class Heat:
     """Waits while the machine throttles, because figures would then show only heat.
 
-    After a wait of `patience_seconds` without success it waits no more until the machine was cool: a run on a machine
-    that is always hot ends too, and its samples show the heat.
+    If the machine is still hot after `patience_seconds`, later waits end at once, until the machine has been cool.
+    So a run on a machine that is always hot ends too, and its samples show the heat.
     """
 
     def __init__(self, patience_seconds: float) -> None:
@@ -315,7 +315,7 @@ class Heat:
             self._level = sample.thermal
 
     def wait(self, say: Callable[[str], None]) -> None:
-        """Waits until the machine is cooler than heavy, or patience ends."""
+        """Waits until the thermal level is below "heavy", for `patience_seconds` at most."""
         ends = time.perf_counter() + (0.0 if self._given_up else self._patience)
         while (level := self._level) in _HOT:
             left = ends - time.perf_counter()

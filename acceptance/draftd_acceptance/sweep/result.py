@@ -131,7 +131,7 @@ class Sweep:
 
     @property
     def by_length(self) -> dict[int, Arm]:
-        """The arms that differ only in block length, by it."""
+        """The arms of the swept drafter by block length, 0 for autoregressive: greedy, one request at a time."""
         drafters = (None, swept_drafter(self.arms))
         return {arm.block_length: arm for arm in _plain(self.arms) if arm.drafter in drafters}
 
