@@ -18,9 +18,9 @@ _MOST_ORIGINS = 64  # origins with a line of one reason in an interval
 
 
 class LimitedChanges(Generic[S]):
-    """Passes on changes of a state: ten at once, then the latest one every half minute. So `tell` receives the present
-    state within half a minute of a change, if `settle` is called meanwhile, and the number of changes left out before.
-    One caller at a time."""
+    """Passes on changes of a state: ten at once, then the latest one every half minute. `tell` receives the present
+    state, and the number of changes that were left out since its last call. A change that has to wait is passed on by a
+    later call of `settle`. One caller at a time."""
 
     def __init__(self, tell: Callable[[S, int], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._tell, self._allowance = tell, TokenBucket(1 / _CHANGE_SECONDS, _MOST_CHANGES, clock=clock)
@@ -47,7 +47,7 @@ class LimitedChanges(Generic[S]):
 
 class OutageLog:
     """Logs a failure once for each cause, until it is over. Call `report` for every failure and `clear` for every
-    success; a delayed line is then written too. One caller at a time."""
+    success: both also write a line that the rate limit has delayed. One caller at a time."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -101,8 +101,9 @@ class RateLimitedLog:
     def write(
         self, level: int, reason: str, text: str, origin: str = "", *, error: BaseException | None = None
     ) -> None:
-        """Logs the text, with the number of lines of its reason left out before, or leaves it out. `reason`: one of a
-        few, all of which are kept. `origin`: where it comes from, such as a peer's address."""
+        """Logs the text and the number of lines with this reason left out since the last, or leaves the text out.
+        `reason`: from a small fixed set, because each reason stays in memory. `origin`: the source of the text, such
+        as a peer's address."""
         now = self._clock()
         with self._lock:
             written = self._written.setdefault(reason, OrderedDict())

@@ -135,10 +135,10 @@ class LinkFailure(enum.StrEnum):
 @dataclass(slots=True)
 class RemoteCounts:
     """Counts of one request or of many, between an edge and its verifier, as counted by the edge. `wasted`: proposed
-    tokens that no forward used, because the text continued differently. `hidden`: verdicts after which a proposal had
-    already been sent, so no round trip was awaited. `late`: verdicts after the request's end. `target_seconds`,
-    `queue_seconds`: the verifier's, of forwards and drafts, and of waiting. `round_trip_seconds`: the sum over
-    `round_trips`. `reopened`: lost and resumed connections; `failed_over`: 1 if it went on locally."""
+    tokens that no forward used, because the text continued differently. `hidden`: verdicts that came when the next
+    proposal was already sent, so that the edge did not wait for a round trip. `late`: verdicts after the request's end.
+    `target_seconds`: the verifier's forwards and drafts; `queue_seconds`: proposals waiting there. `round_trip_seconds`
+    is the sum over `round_trips`. `reopened`: sequences resumed on a new connection. `failed_over`: went on locally."""
 
     steps: int = 0
     proposed: int = 0
@@ -161,8 +161,8 @@ class RemoteCounts:
 
 @dataclass(slots=True)
 class PeerCounts:
-    """The use of this verifier by one peer, or by all. `tokens`: decided ones, of which the edge `discarded` some.
-    `stale`: steps that contradicted the text; `wasted`: guessed tokens dropped unverified. Seconds as in
+    """The use of this verifier by one peer, or by all. `tokens`: decided tokens; `discarded`: those that the edge did
+    not use. `stale`: steps that contradicted the text; `wasted`: guessed tokens dropped unverified. Seconds as in
     `RemoteCounts`; bytes are of messages."""
 
     connections: int = 0  # ever

@@ -28,20 +28,21 @@ class TokenBucket:
         self._balance = min(self._most, self._balance + more)
 
     def spend(self, some: float = 1.0) -> float:
-        """Spends units, even if there are too few. Returns the seconds until one is available."""
+        """Spends units, even if there are too few. Returns the seconds until the missing ones are earned; 0 if there
+        were enough."""
         now = self._clock()
         balance = min(self._most, self._balance + self._rate * max(0.0, now - self._since)) - some
         self._balance, self._since = max(balance, self._least), now
         return max(0.0, -self._balance / self._rate)
 
     def wait(self) -> float:
-        """Returns the seconds until a unit is available; 0 now."""
+        """Returns the seconds until a unit is available; 0 if one is available now. Spends nothing."""
         seconds = self.spend()
         self.earn(1.0)
         return seconds
 
     def take(self) -> float:
-        """Spends a unit if one is available. Returns the seconds to wait otherwise, 0 if it was spent."""
+        """Spends a unit if one is available, and returns 0. Otherwise returns the seconds until one is available."""
         if seconds := self.spend():
             self.earn(1.0)
         return seconds

@@ -48,7 +48,8 @@ async def check_reached(nodes: Sequence[str], group: str) -> None:
 
 
 async def measure_link(nodes: Sequence[str], group: str) -> dict[str, float]:
-    """Does the same, and times the first connection with `measure`. Raises AddressError."""
+    """Connects to another rank's addresses, and returns what `measure` finds on the first connection. Raises
+    AddressError."""
     await check_reached(nodes[1:], group)
     line = await _connect(nodes[0], group)
     try:
@@ -62,8 +63,8 @@ async def measure_link(nodes: Sequence[str], group: str) -> dict[str, float]:
 async def measure(
     send: Callable[[bytes], Coroutine[Any, Any, None]], receive: Callable[[], Coroutine[Any, Any, Any]]
 ) -> dict[str, float]:
-    """Times a connection whose other side echoes: the median time of a small frame there and back, and the bytes per
-    second of large ones in both directions at once."""
+    """Measures a connection whose other side echoes. Returns "round_trip_seconds", the median of small frames, and
+    "bytes_per_second" in each direction while large frames flow both ways."""
     trips, ping = list[float](), frame(FrameKind.ECHO, 0, bytes(_PING_BYTES))
     for _ in range(_PINGS):
         began = time.perf_counter()

@@ -36,9 +36,10 @@ class Start(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The plan of a group. `hosts`: of each rank. `rank`: this process's. `address`, `port`: where rank 0 listens for
-    followers; port 0 is any free one. `nodes`: the ring's addresses from a launcher, "HOST:PORT" for each rank; empty
-    if rank 0 decides them. `environment`: for each rank."""
+    """The plan of a group. `hosts`: one for each rank. `rank`: this process's rank. `address`, `port`: where rank 0
+    listens for followers; port 0 is any free one. `nodes`: each rank's "HOST:PORT" addresses in the ring, from a
+    launcher; empty if rank 0 decides them. `jaccl_ring`: MLX's jaccl backend connects the ranks as a ring.
+    `environment`: variables that are set in every rank's process."""
 
     backend: str
     hosts: tuple[Host, ...]
@@ -70,8 +71,8 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class GroupShare:
-    """The data that rank 0's engine process needs about its group. `group`: the group's id. `key`: its followers'.
-    `listener`: the descriptor of the daemon's socket that they connect to."""
+    """The data that rank 0's engine process needs about its group. `group`: the group's id. `key`: the secret that rank
+    0 shares with all followers. `listener`: the file descriptor of the daemon's socket that followers connect to."""
 
     plan: GroupPlan
     group: str

@@ -25,8 +25,8 @@ class Vitals:
 
 @dataclass(slots=True)
 class OwnRank:
-    """This process's rank, on its end of the connections. `limit_bytes`: memory that it may use. `reported`: records in
-    its last sign of life."""
+    """The progress of this process's own rank, which its pings report to other ranks. `limit_bytes`: memory that this
+    rank may use. `reported`: the number of executed records in the last ping."""
 
     vitals: Vitals
     limit_bytes: int
@@ -40,7 +40,7 @@ class OwnRank:
         self.progress = progress
 
     def ping(self) -> bytes:
-        """Returns a sign of life to send."""
+        """Returns a ping with the present progress."""
         self.reported = self.progress.records
         return ping(self.progress._replace(limit_bytes=self.limit_bytes))
 

@@ -39,7 +39,7 @@ class EarlySpan:
         return self._span
 
     def begin_choice(self, choice: Choice) -> None:
-        """Begins the span of one of several choices, after the first, which has this one."""
+        """Begins a span for a further choice. The first choice uses the span of `get`."""
         decode = choice.decode
         choice.span = self._begin(replace(self._start, choice=choice.index, sampling=decode.sampling))
         choice.span.set_plan(decode.plan, decode.tier)
@@ -132,8 +132,8 @@ def stop_conditions(request: Request) -> StopConditions:
 
 
 def text_form(request: Request) -> TextForm:
-    """Returns how the answer's tokens become text. Only a chat's answer begins a text of its own, unless it continues a
-    message."""
+    """Returns how the answer's tokens become text. An answer to a raw prompt or token ids, or one that continues a
+    chat's last message, keeps a space at its beginning."""
     prompt = request.prompt
     return TextForm(continues=not isinstance(prompt, Chat) or prompt.continues, special=request.special_tokens)
 

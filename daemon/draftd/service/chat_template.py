@@ -29,8 +29,8 @@ _ANSWER_SECONDS = 30.0  # by the wall clock, if the process gets no processor ti
 
 
 class ChatRenderer:
-    """Renders one text at a time, in the order of the calls. Each client has at most one text in that order, so a
-    client whose every text takes the whole limit delays another client by only one text."""
+    """Renders one text at a time, in the order of the calls. A client has at most one text in this queue; its other
+    texts wait outside. So a client whose texts all use up the time limit delays another client by only one text."""
 
     def __init__(self, limit_seconds: float = _LIMIT_SECONDS) -> None:
         self._limit = limit_seconds

@@ -87,8 +87,8 @@ def _grammar(
 
 
 def _wrong_tool(tools: Sequence[Tool], compiler: Grammars) -> tuple[str, str, str] | None:
-    """Returns field, schema and reason for the first tool whose parameters alone cannot be enforced; None if there is
-    none."""
+    """Compiles each tool's parameters by themselves. Returns field, schema and reason for the first tool whose
+    parameters do not compile; None if all do."""
     for i, tool in enumerate(tools):
         try:
             compiler.compile(grammars.arguments(tool.parameters))

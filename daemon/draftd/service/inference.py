@@ -264,8 +264,8 @@ class InferenceService:
     async def _plan_request(
         self, prepared: PreparedRequest, max_tokens: int | None, span: InferenceSpan
     ) -> tuple[DecodePlan, tuple[Events, RelayStarted] | None]:
-        """Returns the plan; also the other daemon's answer, if one answers in text. `max_tokens`: as the request came.
-        Raises DraftdError."""
+        """Returns the plan. If another daemon answers in text, also returns its events and its `RelayStarted`;
+        otherwise None. `max_tokens`: the client's own, before this daemon's default. Raises DraftdError."""
         request, constraint, wish = prepared.request, prepared.constraint, prepared.wish
         context = flag_context(request, prepared.model, len(prepared.ids))
         plan = self._planner.plan(wish, context, prepared.model.info, request.max_tokens)
@@ -289,8 +289,9 @@ class InferenceService:
         return TokenStream(self._mailbox, partial(self._open.finish_abandoned, request_id, choice), arrived)
 
     def _continue_locally(self, call: EngineCall, text: str, tokens: int, why: str) -> None:
-        """Continues the answer with this daemon's own model, after `text`, which had so many tokens of the other model.
-        Raises DraftdError if that is not allowed or not possible."""
+        """Continues the answer with this daemon's own model. `text`: the answer so far, which the other daemon decoded
+        as `tokens` tokens of its model. `why`: its failure. Raises DraftdError if the request may not, or cannot, be
+        continued here."""
         choice, request = call.local_choice, call.request
         assert choice is not None
         decode, left = choice.decode, choice.decode.max_tokens - tokens

@@ -74,7 +74,8 @@ class Chat:
 
     @property
     def text(self) -> str:
-        """All text that the template gets to write, to judge its length."""
+        """All text that is passed to the chat template: contents, arguments of calls, and tools. For estimates of the
+        prompt's size."""
         calls = (call.arguments for message in self.messages for call in message.tool_calls)
         tools = (tool.description + tool.parameters for tool in self.shown_tools)
         return "".join((*(message.content for message in self.messages), *calls, *tools))

@@ -74,7 +74,7 @@ class PeerTable:
         return [other for other in self if other.share_key == peer.share_key]
 
     def check_limits(self, peer: Peer, tokens: int) -> None:
-        """Raises TooManySequences or TooManyTokens if the peer may not open a sequence of so many tokens."""
+        """Raises TooManySequences or TooManyTokens if the peer may not open a sequence of `tokens` tokens."""
         most, context = self._limits.sequences_per_peer, self._limits.tokens_per_peer
         if len(peer.open) >= most:
             why = f"{len(peer.open)} sequences are open, and a peer may have {most} (verify.sequences_per_peer)"

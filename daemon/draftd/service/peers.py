@@ -90,8 +90,8 @@ class VerifierIdentity:
 
 
 class Refusals:
-    """Counts the refused connections and sequences of edges by reason. Logs them, at most one line at a time for each
-    reason and host."""
+    """Counts the refused connections and sequences of edges by reason. Logs at most one line per reason and host
+    every 30 seconds."""
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys((*map(reason_of, _REFUSALS), _OTHER), 0)  # no key is added later
@@ -278,8 +278,8 @@ class PeerConnection:
     """One connection of a peer, and the messages that wait to be sent on it. It ends if the peer does not read."""
 
     def __init__(self, peer: Peer, address: str, wake: Callable[[], None] = lambda: None) -> None:
-        """`wake` wakes the engine when a peer that had not read reads again, so that its sequences are decided
-        again."""
+        """`wake` wakes the engine when a peer that had stopped reading reads again. The engine then resumes verifying
+        this peer's sequences."""
         self.peer, self.address, self._wake = peer, address, wake
         self.alive = True
         self._unread: deque[Any] = deque()

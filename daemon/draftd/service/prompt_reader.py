@@ -32,8 +32,8 @@ class PromptReader:
         self._chats.start()
 
     def prepare(self) -> None:
-        """Prepares the chat template once the model is loaded, and the grammars a little later: that blocks this
-        process for up to a second. A tokenizer without grammars is reported when a request asks for one."""
+        """Prepares the chat template once the model is loaded. The grammar compiler is prepared a second later, because
+        this blocks the process for up to a second. If its preparation fails, a request for a grammar reports that."""
         if (template := self._worker.tokenizer.template) is not None:
             self._chats.prepare(template)
         else:

@@ -72,9 +72,10 @@ class ResponseFormat:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as its front read it. `max_tokens`: None is the daemon's default; more than the context is lowered to
-    it; 0 asks for no answer, only for figures of the prompt. `deadline`: on the monotonic clock. `client`: the
-    connection that it came by. `problem`: an error of the front; the request is refused with it."""
+    """One request as its front (gRPC or HTTP) read it. `max_tokens`: None is the daemon's default; more than the
+    context is lowered to the context; 0 decodes no answer, only echoes the prompt or reports its log-probabilities.
+    `deadline`: on the monotonic clock. `client`: the connection that the request came by. `problem`: an error that the
+    front found; the request is refused with it."""
 
     prompt: Prompt
     max_tokens: int | None = None
@@ -86,7 +87,7 @@ class Request:
     deadline: float | None = None
     client: str = ""
     problem: InvalidRequest | None = None
-    logprobs: int | None = None  # reports so many likeliest tokens besides the chosen one
+    logprobs: int | None = None  # how many likeliest tokens to report besides the chosen one
     prompt_logprobs: int | None = None  # the same for each token of the prompt
     min_tokens: int = 0
     ignore_eos: bool = False
@@ -102,8 +103,8 @@ class Request:
 
     @property
     def prompt_top_logprobs(self) -> int | None:
-        """How many of the likeliest tokens are reported besides each token of the prompt; None for none. An echoed
-        prompt gets at least as many as the answer."""
+        """How many of the likeliest tokens are reported besides each token of the prompt; None: no token is
+        reported. An echoed prompt gets at least as many as the answer."""
         echoed = self.logprobs if self.echo else None
         return max((most for most in (self.prompt_logprobs, echoed) if most is not None), default=None)
 
@@ -163,8 +164,8 @@ Delta = TextDelta | ReasoningDelta | ToolCallBegun | ToolCallArguments | ToolCal
 class Chunk:
     """New output of one choice. `pieces`: one text for each token. `rest`: text that was held back until the end.
     `deltas`: the parts in order, text included; empty if the answer is only text. `offsets`: with log-probabilities,
-    how many characters of the text precede each token's. `prompt`: the prompt's tokens, if the emission has their
-    log-probabilities; if the prompt is echoed, `offsets` are theirs."""
+    for each token the number of characters before it in the choice's text. `prompt`: the prompt's tokens, in a chunk
+    with their log-probabilities; in a chunk that echoes the prompt, `offsets` are for these tokens."""
 
     emission: Emission
     pieces: Sequence[str]
@@ -252,8 +253,8 @@ class RouteAnswer:
 
 
 def _token_id_reason(request: Request) -> str:
-    """Returns why the request makes sense only with this model's token ids, as text for people; empty if it does
-    without."""
+    """Returns why a daemon with another tokenizer cannot answer the request: the fields with token ids, as text for
+    people. Empty if the request uses no token ids."""
     has = {
         "tokens": isinstance(request.prompt, TokenIds),
         "logprobs": request.logprobs is not None,
@@ -266,8 +267,8 @@ def _token_id_reason(request: Request) -> str:
 
 
 def _local_only_reason(request: Request) -> str:
-    """Returns why only this daemon's own model can answer the request, as text for people; empty if another can,
-    too."""
+    """Returns why only this daemon's own model can answer the request, as text for people; empty if another daemon can
+    answer it too."""
     if request.prompt_top_logprobs is not None:
         field = "prompt_logprobs" if request.prompt_logprobs is not None else "logprobs with echo"
         return f"{field}: log-probabilities of a prompt come from this daemon's own model"

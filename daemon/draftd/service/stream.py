@@ -165,7 +165,7 @@ Write = Callable[[Awaitable[None]], Awaitable[None]]
 async def stall_guard(seconds: float | None) -> AsyncIterator[Write]:
     """Yields the function with which the stream's task writes. A write that takes longer than `seconds` (noticed within
     twice that) ends the block with ClientStalled. None: no limit. One timer serves the whole stream: a timer for each
-    write would cost half a write."""
+    write would take half as long as the write itself."""
     loop = asyncio.get_running_loop()
     since: float | None = None
     timer: asyncio.TimerHandle | None = None

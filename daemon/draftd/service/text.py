@@ -157,7 +157,7 @@ class TextStream:
         self._reads = reads
 
     def offset(self, token: int) -> int:
-        """Returns how many characters of the text precede the next token's."""
+        """Returns the number of characters before the next token, `token`, in the text."""
         begun = self._detokenizer.length if self._is_silent(token) else self._detokenizer.begins_at(token)
         return self._before + begun
 
@@ -191,9 +191,9 @@ async def echoed_prompt(
 
 
 def text_of_prompt(tokenizer: Tokenizer, ids: Sequence[int], prompt_text: str | None) -> tuple[str, list[int]]:
-    """Returns the prompt's text, and for each token how many characters precede its own. `prompt_text`: the text that
-    was tokenised; None for token ids. A special token that this text does not have, such as a first one, has no
-    text."""
+    """Returns the prompt's text, and for each token the number of characters before it. `prompt_text`: the text that
+    was tokenised; None for token ids. A special token that is not in `prompt_text`, such as a beginning-of-text token
+    that the tokenizer added, gets no text."""
     stream, special = tokenizer.detokenizer(), tokenizer.special_tokens
     pieces, offsets = [], []
     for token in ids:

@@ -128,8 +128,8 @@ class TextRelay:
 
     async def run(self, send: Send, write: Write, continue_locally: Callable[[str, int, str], None]) -> None:
         """Passes on the other daemon's events. If that daemon is lost, calls `continue_locally` with the text so far,
-        its number of tokens and the reason. Raises DraftdError if the answer ends before it is complete, after its
-        `ChoiceFinished`."""
+        its number of tokens and the reason. If the answer cannot be completed, sends `ChoiceFinished` for each open
+        choice and then raises DraftdError."""
         reason = FinishReason.CANCELLED
         try:
             async with self._limit, aclosing(self._events) as events:

@@ -76,8 +76,8 @@ class Transitions:
         return [one for one in self._journal.latest(MOST_LISTED) if one.number > last]
 
     def _check(self, after: int) -> None:
-        """Raises InvalidRequest for a number that no transition has had: it was counted elsewhere, and a watcher would
-        miss the next transitions."""
+        """Raises InvalidRequest unless `after` is 0 or the number of a past transition. A higher number comes from
+        another journal, and would make a watcher miss the next transitions."""
         if not 0 <= after <= self._last:
             raise InvalidRequest("after_number", after, f"0 to {self._last}, the latest transition's")
 

@@ -152,8 +152,9 @@ class VerificationService:
         return connection
 
     def disconnect(self, connection: PeerConnection) -> None:
-        """Keeps the connection's sequences for a while, without deciding anything for them. A sequence without a new
-        token ends: the prefix store has its prefill, for when the edge comes back."""
+        """Keeps the connection's sequences for a while, but decides no tokens for them. A sequence ends at once if none
+        of its tokens was decided since it was opened: for an edge that reconnects, the prefix store has its
+        prefill."""
         connection.alive = False
         peer = connection.peer
         if peer.connection is connection:
@@ -318,7 +319,8 @@ class VerificationService:
             self._end_all(peer, "the verifier is draining", RETRY_SECONDS)
 
     async def close(self) -> None:
-        """Stops watching, and frees what the service has. What the engine sends afterwards is dropped."""
+        """Stops the check for idle peers, and frees the service's resources. Messages that the engine sends afterwards
+        are dropped."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
@@ -326,7 +328,7 @@ class VerificationService:
         self._compiling.shutdown(wait=False, cancel_futures=True)
 
     def _end(self, sequence: VerifiedSequence, closed: SequenceClosed) -> None:
-        """Ends the sequence within a step of the engine; then `closed` is sent."""
+        """Cancels the sequence, which ends after one step of the engine at most. Then the peer gets `closed`."""
         if sequence.closing is None:
             sequence.closing = closed
             self._worker.cancel(sequence.id)

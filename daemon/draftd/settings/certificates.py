@@ -139,8 +139,8 @@ def load_certificate(file: CertificateFile, now: float) -> Certificates:
 
 
 def server_context(own: Certificates, authority: Certificates | None = None) -> ssl.SSLContext:
-    """Returns the TLS context for a server with OpenSSL; with `authority`, clients need certificates of that. Raises
-    ConfigError if OpenSSL refuses a file."""
+    """Returns the TLS context for a server with OpenSSL. With `authority`, clients need a certificate that this
+    authority signed. Raises ConfigError if OpenSSL refuses a file."""
     assert own.file.key is not None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     file = own.file

@@ -38,7 +38,8 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: Any, info: ValidationInfo) -> Any:
-        """Makes an empty variable or flag unset an optional setting. For others it is an invalid value."""
+        """Reads an empty value, such as an empty variable, as None if the setting's default is None. Other settings
+        validate the empty text like any value."""
         assert info.field_name is not None
         return None if value == "" and cls.model_fields[info.field_name].default is None else value
 

@@ -101,7 +101,8 @@ class ServerSettings(Section):
 
     @property
     def http(self) -> int | None:
-        """The port for HTTP; None if HTTP is off. With `http_port` unset, the port may be taken by another program."""
+        """The port for HTTP; None if HTTP is off. With `http_port` unset it is HTTP_PORT, only on loopback; if another
+        program has taken HTTP_PORT, the daemon serves without HTTP."""
         if self.http_port is None:
             return HTTP_PORT if self.port and is_loopback(self.host) else None
         return None if self.http_port == "off" else self.http_port

@@ -28,8 +28,8 @@ from draftd.strategies import QualityClass, RemoteLevel, Strategy, Verifier
 class Attribute:
     """One attribute: its name, its type in OpenTelemetry's terms, its meaning.
 
-    A text attribute of draftd's own has `values` if these are all there are, otherwise `examples`, here or in backticks
-    in the brief. `condition`: when a metric or an event has the attribute, if not always."""
+    For a text attribute of draftd's own, `values` lists all possible values. If `values` is empty, `examples`, or words
+    in backticks in `brief`, show some. `condition`: when a metric or an event has the attribute; empty: always."""
 
     type: str
     name: str

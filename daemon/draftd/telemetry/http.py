@@ -31,8 +31,8 @@ class HttpTelemetry:
         self._on, self._propagator, self.exposition = on, propagator, exposition
 
     def begin(self, method: str, route: str | None, headers: Mapping[str, str], scheme: str) -> HttpCall:
-        """Starts to record a call; the calling task works for it from now on. `route` is None if there is no such
-        path."""
+        """Starts to record a call. Spans that the calling task begins later become part of the call's trace. `route` is
+        None if the server has no such path."""
         if self._on.exporting:
             with self._on.guard.part("http"):
                 parent = self._propagator.extract({key.lower(): value for key, value in headers.items()}, Context())
@@ -55,7 +55,8 @@ class HttpCall:
 
 
 class _Followed(HttpCall):
-    """A recorded call. An untraced path has no span, and is counted only if its token was wrong."""
+    """A recorded call. A call of /health or /metrics has no span, and is counted only if its answer is 401 (missing or
+    wrong token)."""
 
     def __init__(self, on: Recording, method: str, route: str | None, scheme: str, parent: Context) -> None:
         self._on, self._watch, self._traced = on, Stopwatch(), route not in _UNTRACED

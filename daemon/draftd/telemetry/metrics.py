@@ -161,8 +161,9 @@ class Ledger:
         return self.entry(request, request.plan.drafter, request.plan.strategy)
 
     def read(self, reader: str) -> tuple[LedgerEntry, ...]:
-        """Returns a copy of the sums, the same for all readers of one collection: a new copy is made for the first
-        reader that has read the last. So `drafted = accepted + rolled back` holds in every export."""
+        """Returns a copy of the sums, the same for all readers of one collection, so that `drafted = accepted + rolled
+        back` holds in every export. `reader`: a metric's name. A reader that already had the present copy begins a new
+        collection, with a new copy."""
         with self.lock:
             if reader in self._readers or not self._readers:
                 self._page = tuple(copy.deepcopy(entry) for entry in self._entries.values())

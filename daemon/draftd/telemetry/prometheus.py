@@ -13,7 +13,8 @@ from draftd.telemetry import catalog
 
 
 def scraped_reader(resource: Resource) -> tuple[MetricReader, Callable[[], bytes]]:
-    """A reader of metrics, and what writes all that it reads, with the names and labels that the collector gives."""
+    """Returns a metric reader, and a function that returns all its metrics in Prometheus's text format. Names and
+    labels are those that the OpenTelemetry collector gives."""
     # Imported here: it takes a second, which a daemon without HTTP saves.
     from opentelemetry.exporter.prometheus import PrometheusMetricReader
     from prometheus_client import CollectorRegistry, generate_latest

@@ -93,7 +93,8 @@ class ModelNames:
         return None if self.info() is None else {a.MODEL.name: self.model()}
 
     def draft(self, plan: DecodePlan | None) -> str:
-        """Returns the draft label: the loaded pair's in both modes, so that modes can be compared."""
+        """Returns the draft label: the plan's drafter if that is not the draft model, otherwise the loaded draft model.
+        Autoregressive requests get the latter too, so that the label does not divide the two modes."""
         if plan is not None and plan.drafter not in (None, DRAFT_MODEL):
             return plan.drafter
         info = self.info()

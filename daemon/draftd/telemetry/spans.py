@@ -123,8 +123,8 @@ class InferenceSpan:
         return "" if self._ended else trace_of(self._span)
 
     def set_price(self, quality: QualityClass | None, cost: Mapping[Verifier, float], currency: str) -> None:
-        """Notes the answer's quality and cost, by the paid target; call before `finish`. Empty `cost`: no price is
-        known."""
+        """Notes the answer's quality and cost; call before `finish`. `cost`: the amount for each daemon whose target
+        worked on the answer; empty if no price is known."""
         if self._ended:
             return
         with self._on.guard.part("span"):
@@ -270,7 +270,8 @@ class InferenceSpan:
 
 
 def _limit_parts(parts: Sequence[Part], most: int) -> tuple[list[dict[str, str]], int]:
-    """Returns the parts with at most `most` characters of content, and how many characters remain."""
+    """Returns the parts, cut to `most` characters of content in all, and how many of the `most` characters are left
+    for further parts."""
     bounded = []
     for part in parts:
         copy = dict(part)

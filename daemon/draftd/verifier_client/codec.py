@@ -49,8 +49,8 @@ def to_verifier(message: ToVerifier) -> pb.VerifyRequest:
 
 
 def from_edge(message: pb.VerifyRequest) -> ToVerifier | None:
-    """Returns None for a greeting and a ping. Raises InvalidRequest for a prompt that is empty or longer than its
-    text."""
+    """Returns the message; None for a greeting and a ping. Raises InvalidRequest for an opening whose `prompt_tokens`
+    is 0 or more than the tokens that it sends."""
     kind = message.WhichOneof("message")
     if kind == "step":
         step = message.step

@@ -121,8 +121,8 @@ class VerifierConnection:
         )
 
     def _difference(self, ours: Sequence[bytes]) -> str:
-        """Returns the first id whose token differs in the two vocabularies, as text; empty if there is none. Further
-        ids without a token are no difference. Raises LinkError."""
+        """Describes the first id whose token differs in the two vocabularies; empty if no id does. An id beyond the end
+        of the shorter vocabulary differs only if the longer one has a token for it. Raises LinkError."""
         first = 0
         while True:
             theirs = self._vocabulary(first)

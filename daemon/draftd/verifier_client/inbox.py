@@ -13,8 +13,8 @@ _MOST_IN = 8192  # messages that the engine has not taken
 
 
 class EngineInbox:
-    """The messages that the engine has not taken, in order. The link holds its lock when it uses them, but not when it
-    calls `wake`."""
+    """The messages that the engine has not taken, in order. The link calls every method under its own lock, but `wake`
+    without the lock."""
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = lambda: None

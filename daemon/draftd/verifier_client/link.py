@@ -50,7 +50,8 @@ _STOPPING = LinkError(LinkFailure.OTHER, "this daemon is stopping")
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change of the link. `state`: up or down. A change with the same state and `kind` as before is none."""
+    """A change of the link. `state`: up or down. `kind`: the model or the failure. A change with the `state` and `kind`
+    of the previous one is not announced."""
 
     state: str
     kind: object
@@ -85,8 +86,8 @@ class LinkAnnouncements:
         self._change(_Change("down", kind, error.kind.value, error.message))
 
     def settle(self) -> float | None:
-        """Announces a change that had to wait, if it may be announced now. Returns the seconds until it may; None if
-        none waits."""
+        """Announces a change that had to wait, if it may be announced now. Returns the seconds until it may; None if no
+        change waits."""
         return self._changes.settle()
 
     def _change(self, change: _Change) -> None:
