@@ -17,22 +17,22 @@ _FORGOTTEN = 64  # tokens that a drafter may lag behind a sequence that its peer
 
 
 class PeerDrafter(TextDrafter):
-    """Returns another daemon's proposals for a sequence that this one verifies; planning the step put them there. It is
-    not registered: no request can ask for it."""
+    """Returns the tokens that another daemon proposed for a sequence. Planning the step has stored them in the
+    sequence's `proposed`. Not registered, so no request can choose this drafter."""
 
     def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
         return [] if isinstance(sequence, Text) else list(sequence.proposed[:depth])
 
 
 class LatestSampling:
-    """How the sequences of a step sample, as arrays, which are made again only for other sequences."""
+    """The sampling parameters of a step's sequences, as arrays. Cached while the steps have the same sequences."""
 
     def __init__(self) -> None:
         self._sequences: list[int] = []
         self._sampling = Sampling([])
 
     def of(self, sequences: Sequence[DecodeSequence]) -> Sampling:
-        """Rows in the order of `sequences`."""
+        """Returns the parameters, rows in the order of `sequences`."""
         numbers = [sequence.id for sequence in sequences]
         if numbers != self._sequences:
             self._sequences, self._sampling = numbers, Sampling([sequence.sampling for sequence in sequences])
@@ -49,7 +49,8 @@ class DraftDispatch:
         observer: EngineObserver,
         replaced: Callable[[DrafterName], None] = lambda kind: None,
     ) -> None:
-        """`replaced` is called with a name when another drafter takes it."""
+        """`make` returns new drafters by name. `replaced` is called with a name after another drafter was put under
+        that name."""
         self._make, self._vocabulary, self._observer, self._replaced = make, vocabulary, observer, replaced
         self.drafters: dict[DrafterName, Drafter] = {**make(), PEER: PeerDrafter()}
         self.barred: frozenset[DrafterName] = frozenset()  # loaded, but new sequences do not get them any more
@@ -65,7 +66,8 @@ class DraftDispatch:
         return sum(drafter.nbytes for drafter in self.drafters.values())
 
     def put(self, kind: DrafterName, drafter: Drafter) -> None:
-        """Replaces a drafter from the next step on. The new one must know its sequences of fixed depth."""
+        """Puts a drafter under a name, from the next step on, and closes the former one. The new drafter must have
+        prefilled the running sequences that use the name with a fixed depth."""
         self.remove(kind)
         self.drafters[kind] = drafter
         self._replaced(kind)
@@ -82,7 +84,8 @@ class DraftDispatch:
             drafter.leave(sequence)
 
     def forget(self, sequences: Sequence[DecodeSequence]) -> None:
-        """Makes drafters forget sequences that their peers have long drafted for: they would have much to prefill."""
+        """Drops sequences from their local drafter if their peers propose tokens and the drafter lags over 64 tokens
+        behind: catching up would be a long prefill."""
         for sequence in sequences:
             drafter = self.drafters.get(sequence.plan.drafter or PEER) if sequence.proposed else None
             if drafter is not None and (drafter.behind(sequence) or 0) > _FORGOTTEN:
@@ -105,8 +108,9 @@ class DraftDispatch:
     def propose(
         self, sequences: Sequence[DecodeSequence], wanted: Sequence[SequenceDraft], sampling: Sampling
     ) -> tuple[Draft | None, list[tuple[DecodeSequence, str]]]:
-        """Asks each drafter for its sequences; None where nothing was proposed. Those whose drafter failed are
-        returned, and why: `failed` is for them. `sampling`: a row for each of `sequences`."""
+        """Asks each drafter for its sequences. Returns the merged draft (None if nothing was proposed), and the
+        sequences whose drafter failed, each with the error's message, for `handle_failure`. `wanted`, `sampling`: an
+        entry or row for each of `sequences`."""
         groups: dict[DrafterName, list[int]] = {}
         for i, (sequence, (depth, kind, _)) in enumerate(zip(sequences, wanted, strict=True)):
             if depth > 0 and kind is not None:

@@ -32,7 +32,8 @@ def charge(
     forwards: Sequence[int],
     draft_seconds: float,
 ) -> None:
-    """Charges each sequence for its positions in the forward, and for its `forwards` of this daemon's own draft."""
+    """Adds each sequence's share of a step to its `seconds`: of the target's `seconds` by its positions in the forward,
+    of `draft_seconds` by its `forwards` of this daemon's draft model."""
     positions = [1 + depth + sequence.replays for sequence, depth in zip(taking_part, depths, strict=True)]
     whole, drafted = sum(positions), sum(forwards)
     for sequence, own, own_forwards in zip(taking_part, positions, forwards, strict=True):
@@ -55,7 +56,8 @@ class FairShare:
         self._widths: dict[str, float] = {}  # recent positions of a sequence in a step, by party
 
     def begin(self, wanting: Iterable[DecodeSequence]) -> None:
-        """Begins a step. `wanting`: the sequences that are prefilled, or run and do not rest for long."""
+        """Begins a step. `wanting`: all sequences, except those that rest (wait for their peer's next step) and got no
+        token within the last second."""
         self._wanting = {sequence.request.client if sequence.of_peer else None for sequence in wanting}
         self._clients = None in self._wanting
         parties = self._wanting | self._used_seconds.keys()
@@ -63,7 +65,7 @@ class FairShare:
         self._widths = {party: width for party, width in self._widths.items() if party in parties}
 
     def holds(self, sequence: DecodeSequence) -> bool:
-        """Returns whether it must wait, because its party has used its share and others want the target."""
+        """Returns whether the sequence must wait, because its party has used its share and others want the target."""
         if not sequence.of_peer:
             return False
         party = sequence.request.client
@@ -75,8 +77,9 @@ class FairShare:
     def choose(
         self, running: Sequence[DecodeSequence], clients_waiting: int, seconds: Sequence[float], most: int
     ) -> list[DecodeSequence]:
-        """Returns the running sequences of clients, and those of peers that may take part in a step of at most `most`.
-        `seconds`: of a plain step of 1, 2, … sequences; empty if not measured."""
+        """Returns the running sequences of clients, and the peers' sequences that may take part in a step of at most
+        `most` sequences. `clients_waiting`: clients' sequences that do not run yet. `seconds[i]`: a plain step of i + 1
+        sequences; empty if not measured."""
         clients = clients_waiting + sum(not sequence.of_peer for sequence in running)
         parties: dict[str, list[DecodeSequence]] = {}
         for sequence in running:
@@ -109,7 +112,8 @@ class FairShare:
             self._took(seconds, 0.0, {sequence.request.client: 1})
 
     def charge_step(self, taking_part: Sequence[DecodeSequence], step: DecodeStep) -> None:
-        """Charges a step to its parties, by the tokens and positions that they had."""
+        """Charges a step to the parties in it. Clients count by the time that their tokens would have taken without
+        peers; peers share the rest by their positions."""
         clients, tokens, positions = 0, 0, dict[str, int]()
         for sequence, result in zip(taking_part, step.sequences, strict=True):
             if not sequence.of_peer:
@@ -130,8 +134,8 @@ class FairShare:
             self._took(seconds, min(alone, seconds * (1 - _LEAST_PART)), positions)
 
     def _took(self, seconds: float, clients: float, parties: Mapping[str, int]) -> None:
-        """Charges `seconds`. `clients`: what clients would have needed without the peers. `parties`: positions by
-        peer."""
+        """Charges `seconds` of the target. `clients`: the seconds that the clients' sequences alone would have taken.
+        `parties`: positions computed for each peer, by which peers share the difference."""
         remembered = max(0.0, 1 - seconds / _OF_LATE_SECONDS)
         self._used_seconds = {
             party: used * remembered
@@ -158,8 +162,9 @@ class FairShare:
 
 
 def affordable_sequences(seconds: Sequence[float], others: int, width: float) -> int:
-    """Returns how many sequences of `width` positions make a step at most twice as long as with `others` alone.
-    `seconds`: of a plain step of 1, 2, … sequences; if they are not known, as many as `others`."""
+    """Returns how many sequences of `width` positions each can join `others` sequences of one position without more
+    than doubling the step's time; at least 1. `seconds[i]`: a plain step of i + 1 sequences; if unknown, as many as
+    `others` may join."""
     if not seconds or not seconds[0]:
         return max(1, others)
 

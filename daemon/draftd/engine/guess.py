@@ -12,12 +12,12 @@ from draftd.engine.cache.trie import alike
 
 
 class Guess:
-    """`tokens`: the text, its first `decided` tokens, and behind it the guess: proposed tokens."""
+    """`tokens`: the text followed by the guess (proposed tokens). The first `decided` tokens are the text."""
 
     __slots__ = ("decided", "tokens")
 
     def __init__(self, text: list[int]) -> None:
-        """Begins without a guess, and appends to this list."""
+        """Begins with the list `text` and no guess. Later tokens are appended to this list itself."""
         self.tokens, self.decided = text, len(text)
 
     @property

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 def check_request(request: DecodeRequest, info: ModelInfo, verifier: RemoteModel | None = None) -> None:
-    """Raises InvalidRequest, as all checks here do. `verifier`: the remote model, if that decodes the request."""
+    """Checks a request's prompt, limits, token ids and drafter. Raises InvalidRequest. `verifier`: the remote model if
+    another daemon's target decodes the request, else None; its context length applies then."""
     check_tokens("prompt", request.prompt, info, None if verifier is None else verifier.context_length)
     if request.max_tokens < 0:
         raise InvalidRequest("max_tokens", request.max_tokens, "at least 0")
@@ -43,7 +44,8 @@ def check_request(request: DecodeRequest, info: ModelInfo, verifier: RemoteModel
 
 
 def check_tokens(field: str, tokens: Sequence[int], info: ModelInfo, context_length: int | None = None) -> None:
-    """`context_length`: the remote model's, if that decodes the tokens."""
+    """Checks the number and the ids of tokens. Raises InvalidRequest. `context_length`: the remote model's if another
+    daemon's target decodes them; None: the local model's."""
     context = info.context_length if context_length is None else context_length
     if not 0 < len(tokens) < context:
         raise InvalidRequest(field, f"{len(tokens)} tokens", f"1 to {context - 1} tokens")
@@ -57,8 +59,8 @@ def check_ids(field: str, tokens: Sequence[int], info: ModelInfo) -> None:
 
 
 def verifier_of(link: VerifierLink | None) -> RemoteModel | None:
-    """The verifier's model; None before it is reached. Raises NotServing if there is no verifier, or if its tokenizer
-    is another."""
+    """Returns the verifier's model; None before it is reached. Raises NotServing if there is no verifier, or if its
+    tokenizer differs from the local one."""
     if link is None:
         raise NotServing("this daemon has no remote verifier (remote.enabled)")
     model = link.state.model
@@ -167,9 +169,9 @@ class EngineHandle(ABC):
         """Keeps exactly these drafters' weights in memory; resolves to the bytes of draft weights then loaded.
 
         Missing weights are read in pieces between steps. Others are released once no running request uses them; new
-        requests get them no more, and decode autoregressively. Unknown kinds are ignored. A call that another overtakes
-        ends with that one. The future raises ModelLoadError if weights cannot be loaded. Every command raises
-        NotServing or QueueFull, and every future NotServing when the engine ends."""
+        requests decode autoregressively instead. Unknown names are ignored. A later call replaces this one, and both
+        futures then resolve together. The future raises ModelLoadError if weights cannot be loaded, or NotServing if
+        the engine ends. Raises NotServing or QueueFull, as all commands do."""
         _ = self.info
         self._inbox.command(command := KeepDrafts(drafters))
         return command.done
@@ -185,8 +187,9 @@ class EngineHandle(ABC):
         return command.done
 
     def lower(self, max_draft_tokens: int, drafters: frozenset[DrafterName], reason: str) -> None:
-        """Bounds the drafts of all present requests, probes included, from the next step on. A request whose drafter is
-        not in `drafters` changes to prompt lookup if that is, else decodes autoregressively."""
+        """Bounds the drafts of all current requests, including the daemon's own probes, from the next step on. A
+        request whose drafter is not in `drafters` changes to prompt lookup if `drafters` has it, else decodes
+        autoregressively."""
         _ = self.info
         if max_draft_tokens < 0:
             raise InvalidRequest("max_draft_tokens", max_draft_tokens, "0 or more")
@@ -211,4 +214,5 @@ class EngineHandle(ABC):
 
     @abstractmethod
     def drop_prefix(self, name: str) -> Future[None]:
-        """Drops a pin; its files are then kept like any others. Raises InvalidRequest for an unknown name."""
+        """Drops a pin. Its files stay in the disk cache, which may now delete them like any unpinned file. Raises
+        InvalidRequest for an unknown name."""

@@ -229,8 +229,8 @@ class Inbox:
             return contents
 
     def endings(self) -> dict[str, FinishReason]:
-        """Returns the requests to end without taking them: they are taken together with the requests, which they may
-        mean."""
+        """Returns the requests to end, by id, and leaves them in the inbox. `take` later returns them together with new
+        requests, because a request to end may not have been taken yet."""
         with self._wake:
             return dict(self._endings)
 

@@ -52,7 +52,8 @@ class BackgroundJobs:
 
     @property
     def idle(self) -> bool:
-        """Whether the weights are unloaded for a while: wanted drafts are loaded once that ends."""
+        """Whether drafts are not loaded for now, because the target's weights are unloaded. Once this is False, wanted
+        drafts are loaded."""
         return self._idle
 
     @idle.setter

@@ -153,8 +153,8 @@ class LocalDecoder:
         """Does nothing: `advance` waits for results."""
 
     def advance(self, now: float, *, busy: bool) -> bool:
-        """Prefills slices of prompts, then does one decode step. Returns False: nothing is computed for a target
-        elsewhere. `busy` is not used."""
+        """Prefills slices of prompts, then does one decode step. Always returns False, because nothing here is computed
+        for another daemon's target (`Decoder.advance`). `busy` is not used."""
         if self.idle or self.paused:
             return False
         turn = self._plan_turn()

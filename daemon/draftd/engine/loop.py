@@ -56,7 +56,8 @@ _ENDED = "the daemon is draining and takes no more commands"
 
 
 class EngineWorker(EngineHandle):
-    """Runs the engine on a thread. `load(progress)` is called there; `progress` takes a line for people."""
+    """Runs the engine on a thread, which first calls `load(progress)`; `progress` takes lines of text that tell people
+    how far loading is."""
 
     def __init__(
         self,
@@ -68,9 +69,9 @@ class EngineWorker(EngineHandle):
         link: VerifierLink | None = None,
         fingerprints: Fingerprints | None = None,
     ) -> None:
-        """`recall` returns the costs learnt before for this pair on this machine; only the machine speed is measured
-        again. It is called on the engine thread, once the models are loaded. `link`: to the daemon whose target decodes
-        remote requests; its owner opens and closes it."""
+        """`recall` returns the step costs that an earlier process learnt for these models on this machine, or None; the
+        engine thread calls it once the models are loaded. Only the machine's speed, a factor on all these costs, is
+        then learnt again. `link`: to the daemon whose target decodes remote requests; its owner opens and closes it."""
         super().__init__(fingerprints)
         self._load = load
         self._totals = Totals()

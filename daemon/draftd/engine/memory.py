@@ -20,8 +20,8 @@ class MlxMemory:
 
 
 def mlx_memory() -> MlxMemory:
-    """Returns the present counts. Unlike all else of MLX, any thread may call this, but only once a model is loaded: it
-    imports MLX, which must follow the choice of the BLAS."""
+    """Returns MLX's present memory use. Any thread may call this, unlike other functions of MLX, but only once a model
+    is loaded: loading chooses the BLAS library before MLX is first imported."""
     import mlx.core as mx
 
     return MlxMemory(
@@ -41,9 +41,8 @@ def free_bytes() -> int:
 def give_back() -> None:
     """Returns freed memory to the system: what MLX keeps for reuse, and on Linux what the C library keeps too.
 
-    glibc holds on to at most 64 MB that lies at the end of each thread's own heap; arrays of 32 MB and more never lie
-    in one. Engine thread only; takes milliseconds.
-    """
+    glibc may keep up to 64 MB of freed memory at the end of each thread's heap. Arrays of 32 MB and more are not in a
+    heap: freeing them returns their memory at once. Engine thread only; takes milliseconds."""
     import mlx.core as mx
 
     mx.clear_cache()

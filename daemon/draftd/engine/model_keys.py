@@ -21,15 +21,16 @@ _PACKAGES = ("mlx", "mlx-lm")  # versions may differ in how they compute or lay 
 
 
 class ModelKey(NamedTuple):
-    """`model`: the digest of its files. `key`: of these, the packages' versions and the backend, on which arrays
-    depend."""
+    """`model`: the digest of the model's files. `key`: the digest of `model`, packages' versions, backend and file
+    format: of everything that stored arrays depend on."""
 
     model: str
     key: str
 
 
 class ModelKeys:
-    """Computes and remembers models' keys. Engine thread; waits for no hash."""
+    """Computes models' keys once. Engine thread only; files are hashed on another thread, and no call waits for
+    that."""
 
     def __init__(self, fingerprints: Fingerprints, backend: str) -> None:
         self._backend, self._fingerprints = backend, fingerprints

@@ -91,11 +91,11 @@ class FanOut(EngineObserver):
 
 @dataclass(frozen=True, slots=True)
 class PrefixStatus:
-    """The prefix store, in memory and on disk. `lookups`, `hits`, `read_tokens` and `unfit` count clients' ended
-    requests since the engine started: those that looked for a prefix, those that found one, the prompt tokens it saved,
-    and requests whose texts never fit, the longest of `longest_unfit_tokens`. `limit_bytes` falls while memory is
-    short; 0 keeps nothing. `limit_tokens`: the longest text that fits. `entries`: kept texts that no other continues.
-    `disk_limit_bytes` does not bound pinned files. `disk_errors`, `pin_errors`: failed writes."""
+    """The prefix store, in memory and on disk. Clients' requests that ended since the engine started: `lookups`
+    searched for a prefix, `hits` found one, `unfit` had a text too long for the store (the longest:
+    `longest_unfit_tokens`). `read_tokens`: prompt tokens that the store supplied. `limit_bytes` falls while memory is
+    short; 0 keeps nothing. `limit_tokens`: the longest text that fits. `entries`: stored texts that no other stored
+    text continues. `disk_limit_bytes` does not bound pinned files. `disk_errors`, `pin_errors`: failed writes."""
 
     bytes: int = 0
     limit_bytes: int = 0
@@ -116,8 +116,8 @@ class PrefixStatus:
     warning: str = ""
 
     def too_small(self, tokens: int, needed_bytes: int) -> str:
-        """A warning if many requests' texts were too long, else empty. `tokens`: the longest text that fits.
-        `needed_bytes`: what the longest text so far needs."""
+        """Returns a warning if many requests' texts were too long, else an empty text. `tokens`: the longest text that
+        fits. `needed_bytes`: the store that the longest text so far would need."""
         if self.unfit < _FEW_UNFIT or self.unfit < self.lookups * _UNFIT_SHARE:
             return ""
         return (
@@ -129,10 +129,11 @@ class PrefixStatus:
 
 @dataclass(frozen=True, slots=True)
 class RemoteStatus:
-    """Sequences of another daemon's target, clients' or not. `counts`: of ended ones. `late_drafted`, `late_accepted`:
-    the tokens of late verdicts. About a second old: `in_flight`, steps without a verdict; `estimates`, by workload
-    class, for a draft model and greedy text; `break_even`, the round trip in seconds below which drafting one step at a
-    time is expected to pay, None before any draft."""
+    """The sequences that another daemon's target decodes, for clients or for this daemon itself. `counts`: sums over
+    ended sequences. `late_drafted`, `late_accepted`: tokens of verdicts that came after the request's end. About a
+    second old: `in_flight`, steps sent that have no verdict yet; `estimates`, expected speeds of a greedy text with the
+    drafter in use, by workload class; `break_even`, the round trip in seconds below which drafting one step at a time
+    is expected to pay, None before any draft."""
 
     counts: RemoteCounts = field(default_factory=RemoteCounts)
     late_drafted: int = 0
@@ -145,8 +146,8 @@ class RemoteStatus:
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """How far the prompt of one client's request is prefilled: `processed_tokens` of its `prompt_tokens`, among them
-    the `cached_tokens`, which the prefix store had. `began`: when prefill began, in monotonic seconds."""
+    """How far the prompt of one client's request is prefilled: `processed_tokens` of its `prompt_tokens`, including
+    `cached_tokens` from the prefix store. `began`: when prefill began, in monotonic seconds."""
 
     request: str
     prompt_tokens: int
@@ -160,8 +161,8 @@ class EngineStatus:
     """A snapshot of the engine and clients' requests. Counts are sums since the start; bytes are of MLX arrays.
     `weight_bytes` include `draft_weight_bytes`. `kv_cache_limit_bytes`: for running requests, 0 without a limit.
     `held_back`: queued requests that lack memory for their caches. `loaded`: drafters whose weights are loaded.
-    `unloaded`: no weights are, until the next request. `resting`: active sequences of peers without a step.
-    `prefilled_tokens`: of all prompts, computed by the target."""
+    `unloaded`: whether all weights are unloaded until the next request. `resting`: active sequences that wait for a
+    step of their peer. `prefilled_tokens`: prompt tokens that the target computed."""
 
     counts: DraftCounts
     finished: Mapping[FinishReason, int]

@@ -235,8 +235,8 @@ def _context_length(called: str, target: _Target, max_context: int | None) -> in
 
 
 def _read(model: Any, called: str, progress: Callable[[str], None], beside: Future[Any]) -> None:
-    """Reads a model's weights, and reports every few seconds how far it is. Raises ModelLoadError, or the error of
-    `beside` as soon as that fails, since weights may take minutes."""
+    """Reads a model's weights, which may take minutes, and reports the progress every few seconds. `beside`: a task on
+    another thread; if it fails meanwhile, its error is raised at once. Raises ModelLoadError."""
     arrays = parameters(model)
     total, reported_at = sum(array.nbytes for array in arrays), time.monotonic()
     for _ in read(arrays, called):

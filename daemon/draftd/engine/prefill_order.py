@@ -49,7 +49,8 @@ _PART = 256  # tokens, where more of the prompt follows: prompts that share fewe
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class PendingPrompt:
-    """A sequence whose prompt is being prefilled, and those that wait for it because their prompts begin as it does."""
+    """A sequence whose prompt is being prefilled, and the sequences that wait for it because their prompts begin with
+    the same tokens."""
 
     sequence: DecodeSequence
     cached: int | None = None  # tokens that the prefix store had when it began; None if others read nothing of it
@@ -71,24 +72,25 @@ class PendingPrompt:
 
     @property
     def least_left(self) -> int:
-        """Tokens left of the shortest among this prompt and those that wait for it: no longer one may delay that."""
+        """Tokens left until the shortest prompt is complete, among this one and those that wait for it. Slices go by
+        this number, so that a longer prompt never delays a shorter one that waits for it."""
         shortest = min((len(sequence.tokens) for sequence in self.waiting), default=len(self.sequence.tokens))
         return min(self.left, shortest - (self.position or 0))
 
     @property
     def waiting(self) -> list[DecodeSequence]:
-        """The sequences that wait for tokens which this one has not reached yet."""
+        """The sequences that wait for a shared beginning which this prompt has not prefilled yet."""
         if self.done or not self.shared:
             return []
         reached = self._reached
         return [sequence for sequence, n in self.shared.items() if n > reached and not sequence.ended]
 
     def forks(self, end: int) -> set[int]:
-        """The lengths of this text after its position, up to `end`, that sequences wait for."""
+        """Returns the lengths, after the position and up to `end`, of beginnings that other sequences wait for."""
         return {length for sequence in self.waiting if (length := self.shared[sequence]) <= end}
 
     def compare(self, sequence: DecodeSequence) -> None:
-        """Lets a sequence that has not begun wait for this one, if both texts begin alike."""
+        """Lets a sequence that has not begun wait for this one, if both texts begin with the same tokens."""
         first, text = self.sequence.tokens, sequence.tokens
         if self.cached is None or self.done or not sequence.shares or sequence.wants_prompt:
             return
@@ -106,14 +108,16 @@ class PendingPrompt:
 
 
 class BeginOrder:
-    """Decides which waiting sequences begin in a step. The caller offers them in the order of the queue.
+    """Decides which waiting sequences begin in a step. The caller offers them in the order of the queue, and they begin
+    in this order, with two exceptions.
 
-    They begin in this order, except for the last place, and for those that there is no memory for. The first of these
-    is overtaken a bounded number of times; then all wait for it. Short prompts have more places."""
+    The last place is kept for a prompt shorter than what is left of the others. A sequence without memory waits, and
+    later ones overtake it, but only 16 times in a row. Short prompts have more places."""
 
     def __init__(self, left: Sequence[int], room: int, chunk: int, *, running: bool, overtaken: int) -> None:
-        """`left`: tokens to prefill of each prompt that has begun. `room`: prompts that may be prefilled, beside
-        `running` sequences or without them. `overtaken`: times that the first sequence of the queue was."""
+        """`left`: tokens to prefill of each prompt that has begun. `room`: the most prompts that may be prefilled at
+        once. `running`: whether sequences decode. `overtaken`: how often the first sequence of the queue was overtaken
+        for lack of memory."""
         self._left, self._room, self._chunk = list(left), room, chunk
         self._spare = chunk * (1 if running else _CHUNKS) - sum(left)  # tokens that short prompts may have together
         self._closed = False
@@ -148,16 +152,16 @@ def end_soon(running: Collection[DecodeSequence]) -> bool:
 
 
 def drafter_waits(prompt: PendingPrompt, prompts: Sequence[PendingPrompt]) -> bool:
-    """Returns whether a prompt's drafter waits until it has prefilled another of `prompts`, for which this one waited
-    before."""
+    """Returns whether a prompt's drafter must wait. It waits if one of `prompts` begins with the same tokens, and the
+    same drafter has not prefilled that prompt yet: the prompts then share the prefix."""
     sequence = prompt.sequence
     before = (other.sequence for other in prompts if other.done and sequence in other.shared)
     return prompt.done and any(other.drafter == sequence.drafter for other in before)
 
 
 def next_prompt(prompts: Sequence[PendingPrompt]) -> PendingPrompt:
-    """The prompt that was passed over too often, the longest ago first; else the one with the least left, or for which
-    the one with the least left waits. FIFO among equals."""
+    """Returns the prompt that was passed over too often, the longest ago first; else the prompt with the least left,
+    counting those that wait for it (`least_left`). FIFO among equals."""
     candidates = [prompt for prompt in prompts if not drafter_waits(prompt, prompts)]
     most_passed = max(candidates, key=lambda prompt: prompt.passed)
     if most_passed.passed >= PATIENCE:
@@ -166,7 +170,7 @@ def next_prompt(prompts: Sequence[PendingPrompt]) -> PendingPrompt:
 
 
 def count_passed(prompts: Sequence[PendingPrompt], chosen: Sequence[PendingPrompt]) -> None:
-    """Counts a slice of the chosen ones: the others were passed over."""
+    """Updates each prompt's `passed` after a slice: 0 for the `chosen` prompts, one more for the others."""
     for prompt in prompts:
         prompt.passed = 0 if prompt in chosen else prompt.passed + 1
 
@@ -205,19 +209,18 @@ class PromptSlice(NamedTuple):
 
 
 class SliceRate:
-    """Learns how long slices of one prompt may be, for one model.
-
-    The rate is that of slices, not of whole chunks: a forward has a cost of its own, which weighs more the fewer tokens
-    it has."""
+    """Learns how long slices of one prompt may be, for one model. The rate, in tokens per second, is that of slices,
+    not of whole chunks: a forward has a fixed cost, which weighs more on few tokens."""
 
     def __init__(self, chunk: int, seconds: float, first: SliceRate | None = None) -> None:
         """`chunk`: most tokens of a slice. `seconds`: the longest that a slice may take while sequences run. `first`:
-        the rate of prompts' first slices, with which this one begins, and which learns its first slice too."""
+        the rate of all prompts' first slices; this rate starts from its value, and this prompt's first slice updates
+        both."""
         self._chunk, self._seconds, self._first = chunk, seconds, first
         self._rate: float | None = None if first is None else first._rate  # tokens a second
 
     def tokens(self, step_seconds: float | None) -> int:
-        """The length of the next slice, beside steps that take so long; None where no sequence runs."""
+        """Returns the length of the next slice beside steps of `step_seconds`; None where no sequence runs."""
         if step_seconds is None:
             return self._chunk
         least = min(LEAST_SLICE, self._chunk)
@@ -234,7 +237,7 @@ class SliceRate:
         return min(self._seconds, _SHARE * step_seconds)
 
     def learn(self, tokens: int, seconds: float) -> None:
-        """Takes in how long a slice took."""
+        """Learns from a slice of `tokens` that took `seconds`."""
         if seconds <= 0:
             return
         if self._first is not None:
@@ -249,7 +252,7 @@ class SliceRate:
 
 
 class SlicePlanner:
-    """Plans slices, and learns from the time that they take. None as a drafter stands for the target."""
+    """Plans slices of prompts, and learns how long they take. In all methods, a drafter of None means the target."""
 
     def __init__(self, chunk: int, slice_seconds: float) -> None:
         self.chunk, self._slice_seconds = chunk, slice_seconds
@@ -260,7 +263,8 @@ class SlicePlanner:
     def first(
         self, prompts: Sequence[PendingPrompt], step_seconds: float | None, seconds_left: float = math.inf
     ) -> PromptSlice:
-        """The first slice of a step. `seconds_left`: until the end of the drain."""
+        """Returns the first slice of a step. `step_seconds`: the time of a decode step; None if no sequence runs.
+        `seconds_left`: until the end of the drain."""
         if seconds_left < math.inf:
             step_seconds = min(seconds_left, math.inf if step_seconds is None else step_seconds)
         prompt = next_prompt(prompts)
@@ -278,10 +282,12 @@ class SlicePlanner:
     def following(
         self, prompts: Sequence[PendingPrompt], step_seconds: float | None, rest: int, seconds: float
     ) -> PromptSlice | None:
-        """Another slice of the same step, or None.
+        """Returns another slice for the same step, or None. `rest`: tokens that the last slice left over. `seconds`:
+        the time since the first slice began.
 
-        Where no sequence waits, prompts that fit whole into the `rest` of the tokens. Else a prompt that fits whole
-        into the time of a slice, of which `seconds` have passed."""
+        With `step_seconds` None no running sequence waits: the slice is the shortest prompt and those that share its
+        forward, if they fit whole into `rest`. Else it is the shortest prompt, if the rest of a slice's time suffices
+        for all of it."""
         unfinished = [prompt for prompt in prompts if not prompt.sequence.ended]
         if step_seconds is None:
             candidates = [prompt for prompt in unfinished if not prompt.done]
@@ -300,21 +306,22 @@ class SlicePlanner:
         return PromptSlice([shortest], shortest.left, step_seconds)
 
     def learn(self, done: PromptSlice, tokens: int, seconds: float, *, whole: bool) -> None:
-        """Takes in how long the target took for so many tokens. `whole`: they and a cached prefix were the whole
-        prompts."""
+        """Learns from a slice: the target took `seconds` for `tokens`. `whole`: the slice had all tokens of its prompts
+        that were not cached."""
         if tokens >= min(LEAST_SLICE, self.chunk) and (whole or done.step_seconds is not None):
             (self._whole if whole else self.rate(done.prompts[0], None)).learn(tokens, seconds)
 
     def rate(self, prompt: PendingPrompt, drafter: DrafterName | None) -> SliceRate:
-        """A prompt's own rate: the more of it is prefilled, the longer a token of the rest takes."""
+        """Returns a prompt's rate for the drafter, made at the first call. Each prompt has its own rate, because tokens
+        take longer the more of the prompt is prefilled."""
         rates = self._own.setdefault(prompt, {})
         if drafter not in rates:
             rates[drafter] = SliceRate(self.chunk, self._slice_seconds, self._first_rate(drafter))
         return rates[drafter]
 
     def _fits_whole(self, prompt: PendingPrompt, seconds_left: float) -> bool:
-        """Returns whether running sequences may wait until all of it is prefilled. Short slices say too little of how
-        fast that would be, but may be all that is known."""
+        """Returns whether running sequences may wait until the whole prompt is prefilled. The speed is that of earlier
+        whole prompts, or of first slices, which is a worse guess but may be all that is known."""
         seconds = min(self._slice_seconds, seconds_left)
         return any(rate.fits(prompt.uncached, seconds) for rate in (self._whole, self._first_rate(None)))
 

@@ -43,8 +43,8 @@ class Clocks(NamedTuple):
 
 
 class _WaitingLine:
-    """The sequences of which nothing has been prefilled. `overtaken`: how often the first was, for lack of memory;
-    `held_back`: sequences that only wait for memory."""
+    """The sequences of which nothing has been prefilled. `overtaken`: how often the first sequence was overtaken
+    because there was no memory for it. `held_back`: how many sequences wait only for memory."""
 
     def __init__(self) -> None:
         self.sequences: deque[DecodeSequence] = deque()
@@ -58,7 +58,7 @@ class _WaitingLine:
         self.sequences.insert(after, sequence)
 
     def note(self, order: BeginOrder) -> None:
-        """Takes over how often the first was overtaken, and how many wait for memory; logs a change of that."""
+        """Copies both counts from `order`. Logs when sequences begin, or no longer need, to wait for memory."""
         self.overtaken = order.overtaken
         if bool(order.held_back) != bool(self.held_back):
             _log.info("requests wait for memory" if order.held_back else "no request waits for memory any more")
@@ -117,7 +117,8 @@ class Prefilling:
 
     @property
     def progress(self) -> tuple[PromptProgress, ...]:
-        """The progress of clients' prompts. An answer that is prefilled again with its prompt has none."""
+        """The progress of clients' prompts. Sequences that have emitted tokens, and are prefilled again, are left
+        out."""
         return tuple(
             PromptProgress(
                 request=sequence.request.id,
@@ -141,8 +142,7 @@ class Prefilling:
         return [prompt for prompt in self._prompts if not self._shares.holds(prompt.sequence)]
 
     def count_short(self, room: int) -> int:
-        """The number of sequences without a token, of those that there is `room` for, that one forward can prefill
-        whole."""
+        """Returns how many of the first `room` sequences without a token one forward can prefill whole."""
         prompts = self._in_turn
         waiting = (sequence for sequence in self._line.sequences if not self._shares.holds(sequence))
         left = [prompt.left for prompt in prompts if not prompt.done]
@@ -155,10 +155,10 @@ class Prefilling:
             prompt.compare(sequence)
 
     def step(self, room: int, running: Sequence[DecodeSequence], step_seconds: float) -> None:
-        """Lets sequences begin where there is `room` for that many, and prefills slices.
+        """Begins waiting sequences until `room` prompts are being prefilled, and prefills slices.
 
-        `step_seconds`: the recent time of a step of the `running` sequences, which bounds the slices. Sequences that
-        end soon are not held up: what waits is prefilled faster once they are gone."""
+        `step_seconds`: the recent time of a step of the `running` sequences, which bounds the slices. If all running
+        sequences end soon, no slice runs: prompts are prefilled faster once they are gone."""
         self._begin_waiting(room, running=bool(running))
         if not self._candidates or end_soon(running):
             return
@@ -168,7 +168,7 @@ class Prefilling:
         self._run_slices(step_seconds if running else None)
 
     def take_ready(self) -> list[DecodeSequence]:
-        """The sequences that are ready, which now run; none that has ended since."""
+        """Removes and returns the sequences that are ready to run, without those that have ended."""
         ready, self._ready = [sequence for sequence in self._ready if not sequence.ended], []
         if ready:
             self._prompts = [prompt for prompt in self._prompts if prompt.sequence not in ready]
@@ -305,8 +305,9 @@ class Prefilling:
             prompt.position, prompt.done, prompt.alone = None, False, True
 
     def _joins(self, prompt: PendingPrompt, current: PromptSlice, computed: bool) -> bool:
-        """Returns whether a sequence that the target has prefilled joins. Its drafter may need slices before. Where
-        the target `computed` this one beside running sequences, the drafter has another."""
+        """Returns whether a prefilled sequence joins the running ones; its drafter may have to prefill the prompt
+        first. The drafter's slice comes in a later step if this one `computed` a slice for the target beside running
+        sequences."""
         sequence = prompt.sequence
         drafter = sequence.drafter
         if drafter is None or not self._drafted_for(sequence, len(current.prompts) == 1 and not self._ready):
@@ -331,8 +332,8 @@ class Prefilling:
         return done
 
     def _prefill(self, prompts: Sequence[PendingPrompt], tokens: int) -> bool:
-        """Prefills up to so many tokens of one prompt, or all of several, by the target. Returns True once their texts
-        are prefilled; the tokens that follow are sent."""
+        """Lets the target prefill up to `tokens` tokens of one prompt, or several whole prompts. Returns True once the
+        prompts are complete; the first token of each answer is then sent."""
         began, entries = self._clocks.timer(), [self._plan_entry(prompt, tokens) for prompt in prompts]
         results = {result.sequence: result for result in self._steps.result(self._steps.submit(entries)).entries}
         seconds, computed = self._clocks.timer() - began, sum(len(entry.tokens) for entry in entries)
@@ -349,7 +350,8 @@ class Prefilling:
         return True
 
     def _plan_entry(self, prompt: PendingPrompt, tokens: int) -> PlanEntry:
-        """The entry of the prompt's next tokens. The target forks its caches where others wait for a beginning."""
+        """Returns the plan entry of the prompt's next tokens. Forks the target's caches at lengths that other sequences
+        wait for."""
         if prompt.position is None:
             prompt.position = self._open(prompt.sequence)
         start, text = prompt.position, prompt.sequence.tokens

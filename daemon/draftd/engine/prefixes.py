@@ -46,8 +46,8 @@ Work = Generator[Waits, None, Any]  # yields what it waits for; None between two
 
 
 class KeptTexts(NamedTuple):
-    """A model whose texts are kept. `fed` returns tokens as the model takes them in. `files`: the files that it was
-    read from."""
+    """A model whose texts are kept. `fed` maps token ids to those that the model is fed: a draft model's are clipped to
+    its vocabulary. `files`: the files that the model was read from."""
 
     name: str
     texts: Prefill
@@ -91,8 +91,8 @@ class PrefixJobs:
         return bool(self._reads or self._others or self._saves)
 
     def start(self) -> None:
-        """Scans the disk, and reads or computes the pins of this model; after two seconds, that goes on between
-        steps."""
+        """Scans the disk, and reads or computes the pins of this model. Blocks for up to two seconds; what is left is
+        done between steps."""
         if self._disk is None:
             return
         until, scanned = time.monotonic() + _START_SECONDS, self._disk.start()
@@ -166,7 +166,7 @@ class PrefixJobs:
         self.end(error)
 
     def end(self, error: Exception) -> None:
-        """Ends all work; sequences that wait for a file are computed."""
+        """Ends all work. Sequences that wait for a file are prefilled without it."""
         self._saves.clear()
         for tasks in (self._reads, self._others):
             while tasks:
@@ -247,8 +247,9 @@ class PrefixJobs:
             yield from self._write(model, tokens, None)
 
     def _write(self, model: KeptTexts, tokens: Sequence[int], pin: Sequence[str] | None) -> Work:
-        """Writes the part of a text that memory has and the disk lacks; returns the file's name. For a `pin`, which has
-        these files already, it writes the whole text."""
+        """Writes the part of a text that memory has and the disk lacks. Returns the file's name; None if nothing can or
+        need be written. `pin`: None, or the files that a pin has so far; a pin's text is written whole, so that the pin
+        needs no other file."""
         key, disk, segments = (yield from self._key(model)), self._disk, model.texts.running.segmented
         if key is None or disk is None or self._is_stale(model):
             return None
@@ -359,7 +360,7 @@ class PrefixJobs:
     # models
 
     def _is_stale(self, model: KeptTexts) -> bool:
-        """Whether the model's store was replaced meanwhile: nothing would read what is put there."""
+        """Returns whether the model's store was replaced meanwhile: nothing would read what is put there."""
         return all(one.texts.store is not model.texts.store for one in self._models())
 
     def _key(self, model: KeptTexts) -> Generator[Waits, None, ModelKey | None]:

@@ -163,7 +163,7 @@ class DraftModel(Drafter):
         self._unsure, self._drafted = unsure, None
 
     def _catch_up(self, drafting: Sequence[int]) -> mx.array:
-        """Feeds the tokens that each text has and its cache lacks. Returns the logits after the text, rows ×
+        """Feeds the tokens that each text has and its cache lacks. Returns the logits after each text, rows ×
         vocabulary."""
         behind = zip(self._sequences, self._caches.lengths, drafting, strict=True)
         pending = [self.clip_to_vocabulary(sequence.tokens[n:]) if wanted else [] for sequence, n, wanted in behind]
@@ -175,8 +175,8 @@ class DraftModel(Drafter):
         return logits[:, 0]
 
     def clip_to_vocabulary(self, tokens: list[int]) -> list[int]:
-        """Replaces token ids beyond the draft's embeddings, which are padding, by its last one: MLX reads past an
-        array's end."""
+        """Replaces padding ids of the target's vocabulary by the draft's last token id. The draft has no embedding for
+        padding, and MLX reads past the end of an array without an error."""
         return [min(token, self._last) for token in tokens] if self._last < self._vocabulary - 1 else tokens
 
     def _fit_vocabulary(self, logits: mx.array) -> mx.array:

@@ -9,15 +9,17 @@ _MOST = 1024  # tokens indexed at a time, about 3 ms: the other sequences of a s
 
 
 class _NgramIndex:
-    """The last end of each n-gram in a growing text. The n-gram at the text's end does not match itself."""
+    """Maps each n-gram of a growing text to the position after its latest occurrence. The n-gram at the text's end is
+    not indexed, so it does not match itself."""
 
     def __init__(self) -> None:
         self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in _SIZES]
         self._indexed = 0  # n-grams that end at or before this position are indexed
 
     def continuation(self, tokens: list[int], final: int, depth: int) -> list[int]:
-        """Returns up to `depth` tokens that followed; empty if no n-gram recurs. Indexes only the first `final` tokens,
-        because the others may be rolled back, and of a long text a limited number per call."""
+        """Looks up the n-gram at the text's end, and returns up to `depth` tokens that followed its earlier occurrence;
+        empty if the n-gram has none. Each call indexes up to 1,024 more of the first `final` tokens; later tokens may
+        be rolled back."""
         last = min(final, len(tokens) - 1, self._indexed + _MOST)
         for end in range(self._indexed + 1, last + 1):
             for size, ends in zip(_SIZES, self._ends, strict=True):

@@ -50,9 +50,9 @@ def in_folder(folder: ModelFolder, target_tokenizer: Any) -> DraftSource:
 
 
 def try_out(model: Any, name: str) -> None:
-    """Checks a model whose weights were read: the scales of quantized weights, and in a short trial, which is
-    remembered, how its sequences can share forwards. Raises ModelLoadError, naming the model, if a scale or an output
-    is not finite."""
+    """Checks a model whose weights were read: the scales of quantized weights, and how its sequences can share
+    forwards. A short trial finds out how, and its result is stored on the model. Raises ModelLoadError, which names the
+    model, if a scale or an output is not finite."""
     from draftd.engine.cache.layouts import why_not_batched
 
     check_scales(model, name)
