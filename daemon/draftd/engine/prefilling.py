@@ -306,8 +306,8 @@ class Prefilling:
 
     def _joins(self, prompt: PendingPrompt, current: PromptSlice, computed: bool) -> bool:
         """Returns whether a prefilled sequence joins the running ones; its drafter may have to prefill the prompt
-        first. The drafter's slice comes in a later step if this one `computed` a slice for the target beside running
-        sequences."""
+        first. If the target `computed` a slice in this step while sequences run, the drafter's slice comes in a later
+        step."""
         sequence = prompt.sequence
         drafter = sequence.drafter
         if drafter is None or not self._drafted_for(sequence, len(current.prompts) == 1 and not self._ready):
@@ -350,8 +350,7 @@ class Prefilling:
         return True
 
     def _plan_entry(self, prompt: PendingPrompt, tokens: int) -> PlanEntry:
-        """Returns the plan entry of the prompt's next tokens. Forks the target's caches at lengths that other sequences
-        wait for."""
+        """Returns the entry of the prompt's next tokens, and forks the target's caches where others wait for that."""
         if prompt.position is None:
             prompt.position = self._open(prompt.sequence)
         start, text = prompt.position, prompt.sequence.tokens

@@ -59,7 +59,8 @@ class Scheduler:
 
     @property
     def wants_weights(self) -> bool:
-        """Whether a sequence waits for the local target, or may be drafted for here."""
+        """Whether weights are needed here: a sequence waits for the local target, or this daemon may draft for a
+        sequence of another daemon's target."""
         others = (sequence for decoder in self._others for sequence in decoder.sequences)
         return not self.local.idle or any(sequence.speculates for sequence in others)
 

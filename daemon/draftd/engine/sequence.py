@@ -34,7 +34,8 @@ Key = tuple[DrafterName, bool, bool, WorkloadClass | None]  # drafter; sampled, 
 
 @dataclass(slots=True)
 class SequenceEvidence:
-    """Counts of one sequence's drafted tokens, by one drafter, and the counts that its class made expect."""
+    """Counts of one sequence's drafted tokens, by one drafter: accepted and rejected, and what the acceptance rates of
+    its class of text let expect. Older counts fade."""
 
     accepted: float = 0.0
     rejected: float = 0.0
@@ -57,7 +58,7 @@ class SequenceEvidence:
 
     @property
     def odds(self) -> float:
-        """Factor on the odds of the sequence's class."""
+        """Returns the sequence's odds of acceptance divided by those of its class; 1 without evidence."""
         prior = _PRIOR_WEIGHT / 2
         more = (self.accepted + prior) / (self.expected_accepted + prior)
         return more * (self.expected_rejected + prior) / (self.rejected + prior)
@@ -158,7 +159,7 @@ class DecodeSequence:
         return self.request.prompt_logprobs is not None and not self.emitted
 
     def evidence_key(self, drafter: DrafterName) -> Key:
-        """The key of its drafts by this drafter among acceptance rates."""
+        """Returns the key under which acceptance rates count its drafts by this drafter."""
         sampled = not self.sampling.greedy
         return drafter, sampled, sampled and self.sampling.seed is not None, self.request.workload
 
@@ -179,8 +180,8 @@ class DecodeSequence:
         return 0 if self.degraded else min(self.most, self.remaining - 1)
 
     def propose(self, proposed: Sequence[int], granted: int) -> None:
-        """Takes its peer's proposal for the next step. If that is empty, its own drafter may draft, within the
-        grant."""
+        """Takes its peer's proposal for the next step. If `proposed` is empty, its own drafter may draft, within the
+        grant (`granted`: tokens that may be decoded without a proposal)."""
         self.proposed, self.granted, own = proposed, granted, self.plan.drafter
         if own is not None:
             self.latest_drafter = PEER if proposed else own
@@ -191,7 +192,8 @@ class DecodeSequence:
         self.degraded = self.degraded or reason
 
     def take_proposals(self) -> None:
-        """Lets a peer go on drafting for a sequence that was degraded because its own drafter cannot."""
+        """Lets only the peer draft from now on for its sequence, which was degraded because this daemon's drafter
+        cannot."""
         if not self.of_peer or self.plan.drafter in (None, PEER):
             return
         self.lowered, self.degraded = self.lowered or self.degraded, ""
@@ -199,8 +201,8 @@ class DecodeSequence:
         self.latest_drafter = PEER
 
     def lower(self, most: int, drafters: Collection[DrafterName], reason: str) -> None:
-        """Bounds its drafts to `most` tokens at a time, from one of `drafters`, or none. A peer bounds its own
-        proposals."""
+        """Bounds the drafts of this daemon to `most` tokens at a time, from one of `drafters`; without any, the
+        sequence decodes autoregressively. A peer's proposals are not bounded here: the peer bounds them."""
         plan = self.plan
         if self.degraded or plan.drafter in (None, PEER):
             return

@@ -16,9 +16,9 @@ if TYPE_CHECKING:  # the daemon is put together without MLX
 
 
 class PlanEntry(NamedTuple):
-    """One sequence's part of a step: it takes in `tokens`, or continues from its own last token, which may still be
-    under way. `position`: the place of the first token taken in, in its text. `drafted`: the number of draft ids that
-    follow. `wanted`: whether a token is chosen after all these."""
+    """One sequence's part of a step: takes in `tokens`, or, if there are none, continues from its own last token, which
+    need not be read yet. `position`: the place in the text of the first token taken in. `drafted`: the number of draft
+    ids that follow. `wanted`: whether a token is chosen after all these."""
 
     sequence: int
     position: int
@@ -42,8 +42,8 @@ class StepPlan:
 class EntryResult(NamedTuple):
     """The accepted tokens of an entry's draft, and the `following` token; None if not wanted. `replays`: tokens that
     the target computes again in the sequence's next step, before its draft. `logprobs`: of each of these tokens, if
-    requested. `error`: why the sequence cannot go on; the other fields are then meaningless. `prompt`: the
-    log-probabilities of the text's tokens without its first, once all are taken in."""
+    requested. `error`: why the sequence cannot go on; the other fields are then meaningless. `prompt`:
+    log-probabilities of the prompt's tokens from the second on, in the result that ends the prefill."""
 
     sequence: int
     accepted: list[int]
@@ -64,10 +64,10 @@ class StepResult:
 
 
 class StepMode(enum.Enum):
-    """Whether a decode step drafts, and whether the next may."""
+    """Whether a decode step drafts; if not, whether the next step may draft."""
 
     PLAIN = "plain"  # drafts nothing; the step after it may draft
-    PLAIN_AHEAD = "plain ahead"  # nor does the next step, whose forward starts before this one is read
+    PLAIN_AHEAD = "plain ahead"  # drafts nothing, nor does the next step, whose forward starts before this is read
     SPECULATIVE = "speculative"  # at least one sequence drafts
 
 
@@ -109,9 +109,9 @@ class SequenceStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """One step of all running sequences. Seconds are wall time; `drafter_errors` names those whose drafter failed, and
-    why; `lag`: the most tokens that a draft model had to take in before it drafted; `replayed`: by how many positions
-    the forward was wider than the last tokens and their drafts."""
+    """One step of all running sequences. Seconds are wall time. `drafter_errors`: sequences whose drafter failed, each
+    with the error's message. `lag`: the most tokens that a draft model had to take in before it drafted. `replayed`:
+    positions that replays (tokens fed again after a rollback) added to the forward's width."""
 
     sequences: list[SequenceStep]
     draft_seconds: float
@@ -124,7 +124,7 @@ class DecodeStep:
 def continuing_entries(
     sequences: Sequence[DecodeSequence], depths: Sequence[int] = (), after: int = 0
 ) -> list[PlanEntry]:
-    """Returns entries that continue each sequence from its last token, with `depths` drafted tokens. `after`: tokens
-    under way that are not known yet."""
+    """Returns entries that continue each sequence from its last token, with `depths` drafted tokens. `after`: tokens of
+    each sequence that are being computed and are not in its text yet."""
     drafted = zip(sequences, depths or [0] * len(sequences), strict=True)
     return [PlanEntry(one.id, len(one.tokens) - 1 + after, (), depth) for one, depth in drafted]

@@ -21,7 +21,7 @@ class Turn:
     """One step. `members`: the sequences that decode in it. `in_turn`: the running sequences, resting ones too, except
     those that the fair share holds back. `room`: prompts that may join. `hurried`: sequences that a long slice of a
     prompt would delay. `catches_up`: a drafter prefills a slice of running texts, in place of a prompt. `decodes`:
-    False only prefills prompts."""
+    whether sequences decode; if not, the step only prefills."""
 
     members: list[DecodeSequence]
     in_turn: Sequence[DecodeSequence]
@@ -41,9 +41,10 @@ def plan_turn(
     wave: bool = False,
     may_catch_up: bool = False,
 ) -> Turn:
-    """`running`: in the target's order. `in_turn`: these without those that the fair share holds back. `begun`: a step
-    under way, which has its sequences already. `most`: sequences of a step. `wave`: prompts that came together are
-    prefilled together. `may_catch_up`: a drafter is behind, and its slice is due."""
+    """Plans a step. `running`: in the target's order. `in_turn`: `running` without the sequences that the fair share
+    holds back. `begun`: a step that was started early, whose sequences are fixed. `most`: sequences of a step. `wave`:
+    prompts that came together are being prefilled, so nothing decodes. `may_catch_up`: a drafter lags behind and may
+    have a slice."""
     due = [one for one in in_turn if not rests(one)]
     if begun is None:
         members = _members(due, most)
@@ -59,8 +60,9 @@ def plan_turn(
 
 
 def runs_ahead(turn: Turn, *, prefilling: bool, masked: bool) -> bool:
-    """Returns whether the next step may begin before this one is read: it has the same sequences, and peers grant
-    enough without proposing. `prefilling`: a slice would wait for it. `masked`: a mask needs this step's token."""
+    """Returns whether the next step may begin before this step's result is read. Both must have the same sequences, and
+    peers must propose nothing and have granted at least two tokens. `prefilling`: a slice of a prompt comes next.
+    `masked`: a grammar's mask needs this step's token."""
     if prefilling or masked:
         return False
     due = [one.proposals for one in turn.in_turn if one.of_peer and not rests(one)]
@@ -68,12 +70,12 @@ def runs_ahead(turn: Turn, *, prefilling: bool, masked: bool) -> bool:
 
 
 def rests(sequence: DecodeSequence) -> bool:
-    """Returns whether it takes no part because its peer has sent no step."""
+    """Returns whether the sequence takes no part in steps, because its peer has sent no step."""
     return not sequence.proposals.due(sequence.tokens)
 
 
 def _members(due: list[DecodeSequence], most: int) -> list[DecodeSequence]:
-    """Returns at most `most` of them: those whose last token is oldest."""
+    """Returns at most `most` of the sequences: those whose last token is oldest."""
     if len(due) <= most:
         return due
     oldest = {one.id for one in sorted(due, key=lambda one: one.stats.last_token or 0.0)[:most]}
@@ -81,7 +83,7 @@ def _members(due: list[DecodeSequence], most: int) -> list[DecodeSequence]:
 
 
 def awake(in_turn: Sequence[DecodeSequence], now: float) -> list[DecodeSequence]:
-    """Returns those that do not rest, or whose last token is recent."""
+    """Returns the sequences that do not rest, or whose last token is less than a second old."""
     since = now - _AWAKE_SECONDS
     return [one for one in in_turn if not rests(one) or (one.stats.last_token or since) > since]
 
@@ -93,8 +95,8 @@ class Wave:
         self._ends = -math.inf
 
     def goes_on(self, now: float, running: int, short_prompts: int) -> bool:
-        """Returns whether nothing decodes in this step. A wave begins when nothing runs. It goes on for a short time,
-        while more short prompts wait than sequences run."""
+        """Returns whether the wave goes on: prompts are prefilled, and nothing decodes in this step. A wave begins when
+        nothing runs, and lasts up to half a second while more short prompts wait than sequences run."""
         if not running:
             self._ends = now + _WAVE_SECONDS
         elif short_prompts <= running:
@@ -103,7 +105,8 @@ class Wave:
 
 
 class BatchWait:
-    """Delays peers' steps a moment for those of other peers, if one forward for all costs less than two."""
+    """Delays a step of peers' sequences a moment for those of other peers, if one forward for all costs less than
+    two."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         """`seconds`: the longest that a step waits; 0: none does."""

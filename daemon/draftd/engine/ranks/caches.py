@@ -30,8 +30,8 @@ class RankedModel:
     def __init__(
         self, part: ModelShard, sender: RecordSender, refusals: Sequence[str], taken: CacheBytes, free_bytes: int = 0
     ) -> None:
-        """`refusals` and `taken`: as agreed by all ranks. `free_bytes`: free memory of the rank that had least at the
-        start."""
+        """`refusals`, `taken`: as `ModelShard.agree` returns them, the same on all ranks. `free_bytes`: free memory at
+        the start, of the rank that had least."""
         self.part, self._sender, self.refusals, self.taken = part, sender, refusals, taken
         #: Returns the free bytes of the rank with the least; None if unknown. Must not block.
         self.headroom: Callable[[], int | None] = lambda: free_bytes
@@ -53,8 +53,8 @@ class RankedModel:
         return self._last_number
 
     def done(self, op: Op, *arguments: Any, do: Callable[[], _T]) -> _T:
-        """Sends an operation and executes it here. Raises RanksLost, also if it fails here, because followers may have
-        executed it or wait for it."""
+        """Sends an operation to the followers and executes it here. Raises RanksLost, also if only rank 0 fails,
+        because followers may have executed the operation or wait for it."""
         if any(self._dropped):
             self._send(Op.DROP, *map(_taken_from, self._dropped))
         self._send(op, *arguments)
@@ -81,7 +81,7 @@ class RankedModel:
         return replace(limits, headroom=headroom)
 
     def drops(self, owner: object, number: int, *, prefix: bool = False) -> None:
-        """Makes followers drop this number with the next record once nothing refers to `owner`."""
+        """Makes followers drop this number, with the next record sent after the last reference to `owner` is gone."""
         weakref.finalize(owner, self._dropped[prefix].append, number).atexit = False
 
     def _send(self, op: Op, *arguments: Any) -> None:
@@ -181,7 +181,7 @@ class RankedCaches:
 
     @property
     def position_bytes(self) -> int:
-        """Bytes on the rank where they are most; 0 while the caches are empty."""
+        """Bytes per position, on the rank with the largest caches; 0 while the caches are empty."""
         return self._ranks.taken.position if self._local.position_bytes or self._local.nbytes else 0
 
     @property
@@ -198,7 +198,8 @@ class RankedCaches:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class RankedSegment(KVSegment):
-    """Rank 0's part of a segment that all ranks have under this number. `whole`: the segment that it is the head of."""
+    """Rank 0's part of a segment that all ranks store under `number`. `whole`: the segment that this one is the head
+    of, or None."""
 
     ranks: RankedModel
     number: int
@@ -212,7 +213,7 @@ class RankedSegment(KVSegment):
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the rank where they are most."""
+        """Bytes on the rank with the largest caches."""
         return self.ranks.taken.position * self.length
 
     def split(self, n: int) -> tuple[KVSegment, KVSegment]:
@@ -230,8 +231,8 @@ class RankedSegment(KVSegment):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class RankedSnapshot:
-    """Rank 0's part of a snapshot that all ranks have under this number. `least`: the largest of all ranks. `whole`:
-    the snapshot that it was cut from."""
+    """Rank 0's part of a snapshot that all ranks store under `number`. `least`: the fewest tokens to which every rank
+    can cut its part. `whole`: the snapshot that this one was cut from, or None."""
 
     local: CacheSnapshot
     ranks: RankedModel
@@ -251,7 +252,8 @@ class RankedSnapshot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of rank 0, or those by position of the rank where they are most."""
+        """The bytes on rank 0, or `length` times the bytes per position on the rank with the largest caches if that is
+        more."""
         return max(self.local.nbytes, self.ranks.taken.position * self.length)
 
     def cut(self, length: int) -> RankedSnapshot | None:

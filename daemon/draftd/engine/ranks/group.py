@@ -29,8 +29,8 @@ class RankGroup:
     seconds: float = 0.0
 
     def all(self, values: Sequence[int]) -> list[list[int]]:
-        """Gathers each rank's `values`, by rank; all must give the same number. Waits for all ranks. Raises
-        RanksLost."""
+        """Gathers `values` from all ranks: one list per rank, in the order of ranks. All ranks must call this with
+        equally long `values`. Waits for all ranks. Raises RanksLost."""
         try:
             row = mx.array(values, dtype=mx.int64)[None]
             rows: list[list[int]] = mx.distributed.all_gather(row, group=self.handle).tolist()
@@ -46,7 +46,8 @@ class RankGroup:
 
 
 def lost_by(error: Exception, what: str) -> RanksLost:
-    """Returns the error for the group. MLX tells only by its message that a rank's connection has ended."""
+    """Converts an error to RanksLost, as DIED if the connection to a rank has ended, which MLX says only in its
+    message."""
     if isinstance(error, RanksLost):
         return error
     died = isinstance(error, RuntimeError) and "connection" in str(error)
@@ -55,7 +56,7 @@ def lost_by(error: Exception, what: str) -> RanksLost:
 
 def join_group(backend: str = "any") -> RankGroup:
     """Joins the ranks named by MLX's environment variables (MLX_RANK, MLX_HOSTFILE …), once per process; without them
-    the group has one rank. Waits for all ranks, so callers check first that they are there. Raises RanksLost."""
+    the group has one rank. Waits for all ranks, so callers first check that all have started. Raises RanksLost."""
     try:
         handle = mx.distributed.init(strict=False, backend=backend)
     except (RuntimeError, ValueError) as error:

@@ -47,9 +47,9 @@ class ModelShard:
         _dispatching(model, self)
 
     def agree(self) -> tuple[list[str], CacheBytes, int]:
-        """Returns what all ranks agree on: why each way to batch fails on any rank, as from `refusals`; cache bytes on
-        the rank where they are most; and the free bytes of the rank with the least. All ranks call it once, before any
-        other operation."""
+        """Returns what all ranks agree on: for each of `WAYS` to batch, why the way fails on some rank (empty if it
+        works on all); cache bytes on the rank with the largest caches; free bytes of the rank with the least. All ranks
+        call this once, before any other operation."""
         own, self._each = refusals(self.model), self._count()
         right = self.group.least([not why for why in own])
         together = [
@@ -110,8 +110,8 @@ class ModelShard:
         return None if prefix is None else (prefix, least)
 
     def _count(self) -> int:
-        """Counts the collectives of a forward as the model requests them while it is built; an estimate if part of it
-        was compiled before."""
+        """Counts the collectives that the model requests while one forward is built. Parts that were compiled before
+        request none, so the count is then too low."""
         module, calls = mx.distributed, 0
         theirs: dict[str, Callable[..., Any]] = {name: getattr(module, name) for name in _COLLECTIVES}
 

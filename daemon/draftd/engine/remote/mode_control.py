@@ -45,8 +45,8 @@ _MEASURED = 48  # tokens of an answer over which streaming is measured if unknow
 @dataclass(frozen=True, slots=True)
 class RemoteTimes:
     """Seconds of remote decoding. `plain`: per streamed token, by the verifier alone, with or without its own draft.
-    `verify`: of a step by drafted tokens from 0. `draft`: per drafted token. `queue`: a step's wait at the verifier.
-    `load`: sequences there, over those decoded together."""
+    `verify[k]`: a step with k drafted tokens. `draft`: per drafted token. `queue`: a step's wait at the verifier.
+    `load`, a ratio: the verifier's open sequences divided by the most that it decodes at once."""
 
     round_trip: float
     plain: float
@@ -59,9 +59,9 @@ class RemoteTimes:
 def estimate(
     times: RemoteTimes, expected: Sequence[float], in_flight: int, *, fixed_depth: bool = False
 ) -> RemoteEstimate:
-    """Returns the best mode and depth. `expected`: a step's tokens by drafted tokens, from 0 (acceptance_rates.py).
-    `in_flight`: the most steps on their way. `fixed_depth`: every step drafts as much as it may, whether or not that
-    pays."""
+    """Returns the best mode and depth. `expected[k]`: the mean tokens of a step with k drafted ones
+    (acceptance_rates.py). `in_flight`: the most steps on their way. `fixed_depth`: every step drafts as much as it may,
+    whether or not that pays."""
     most = min(len(expected), len(times.verify)) - 1
     stream = 1 / times.plain
     depths = [most] if fixed_depth else range(1, most + 1)
@@ -85,29 +85,30 @@ def estimate(
 
 
 def break_even(times: RemoteTimes, expected: Sequence[float]) -> float | None:
-    """Returns the longest round trip R at which a depth pays by the rule above; negative if drafts pay at no distance,
-    None if nothing may be drafted."""
+    """Returns the longest round trip, in seconds, at which some depth pays: the largest E·t_AR - k·t_d - t_v (module
+    docstring). Negative if drafts pay at no distance; None if nothing may be drafted."""
     most = min(len(expected), len(times.verify)) - 1
     pays = (expected[k] * times.plain - k * times.draft - times.verify[k] for k in range(1, most + 1))
     return max(pays, default=None)
 
 
 def _ahead(times: RemoteTimes, k: int, in_flight: int) -> int:
-    """Returns how many proposals on their way hide a round trip: more would only make the verifier's steps deeper."""
+    """Returns how many proposals of k tokens to send before their verdicts come: enough to keep the verifier busy
+    during a round trip, at most `in_flight`. With more, proposals would wait there and merge into deeper steps."""
     between = times.round_trip + (k + 1) * times.draft
     return min(in_flight, 1 + math.ceil(between / times.verify[k]))
 
 
 def _step_rate(times: RemoteTimes, expected: Sequence[float], k: int, in_flight: int) -> float:
-    """Returns tokens per second in steps of k tokens, without streaming."""
+    """Returns tokens per second in steps of k drafted tokens, without streaming."""
     whole = _right(expected, k) * _right(expected, 1) if in_flight > 1 else 0.0
     waited = times.round_trip + times.queue + times.verify[k] + k * times.draft + _behind(times, k, in_flight)
     return expected[k] / (whole * _hidden(times, k, in_flight) + (1 - whole) * waited)
 
 
 def _overlap_rate(times: RemoteTimes, expected: Sequence[float], k: int, in_flight: int) -> float:
-    """Returns tokens per second if the verifier streams until proposals overtake it, which takes `streamed` tokens
-    after each wrong guess; no gain if the next wrong guess comes earlier."""
+    """Returns tokens per second if the verifier streams until proposals overtake it. After each wrong guess the first
+    tokens come at streaming speed; a run of right guesses that ends within them gains nothing."""
     if times.draft >= times.plain:
         return 1 / times.plain
     first = times.round_trip + k * times.draft + _behind(times, k, in_flight)
@@ -127,14 +128,15 @@ def _right(expected: Sequence[float], k: int) -> float:
 
 
 def _hidden(times: RemoteTimes, k: int, in_flight: int) -> float:
-    """Returns seconds of a step whose proposal arrived before its turn."""
+    """Returns the seconds of a step whose proposal arrived before the verifier was ready for it, so that no round trip
+    is awaited."""
     return max(
         times.verify[k], (k + 1) * times.draft, (times.round_trip + times.verify[k]) / _ahead(times, k, in_flight)
     )
 
 
 def _behind(times: RemoteTimes, k: int, in_flight: int) -> float:
-    """Returns seconds that a verdict waits for a draft in progress."""
+    """Returns the mean seconds that a verdict waits at the edge for a draft in progress."""
     block = (k + 1) * times.draft
     return block / 2 if (_ahead(times, k, in_flight) - 1) * block > times.round_trip + times.verify[k] else 0.0
 
@@ -207,12 +209,12 @@ class RemoteCosts:
         return self._plain_forward + self._rest.value
 
     def streaming(self, workload: WorkloadClass | None = None) -> float:
-        """Returns seconds per streamed token in such a text."""
+        """Returns seconds per streamed token in texts of this class; None: of any class."""
         measured = self._drafted.get(workload) or self._drafted.get(None)
         return self.plain if measured is None else measured.value
 
     def streaming_unmeasured(self, workload: WorkloadClass) -> bool:
-        """Whether `streaming` is unknown for such texts, or was measured long ago."""
+        """Returns whether `streaming` is unknown for this class of texts, or was measured long ago."""
         return workload not in self._drafted or self._drafted[workload].counted < _STREAKS
 
     @property
@@ -240,8 +242,9 @@ class RemoteCosts:
         self._wider.setdefault(min(drafted, DEEPEST), _Mean()).add(ratio)
 
     def learn_streaming(self, workload: WorkloadClass, tokens: int, seconds: float, *, drafted: bool) -> bool:
-        """Learns from consecutive tokens of a grant. Returns whether they were enough to measure the speed. `drafted`:
-        the verifier's own drafter took part."""
+        """Learns the verifier's speed from consecutive `tokens` that it decoded in `seconds` within a grant (permission
+        to decode without proposals). Returns False if they are too few to measure. `drafted`: the verifier's own
+        drafter took part."""
         if tokens < _STREAK or seconds <= 0:  # all tokens were received at once
             return False
         if not drafted:
@@ -252,15 +255,16 @@ class RemoteCosts:
         return True
 
     def count_proposed(self, workload: WorkloadClass, tokens: int) -> None:
-        """Counts tokens that were decided by proposals."""
+        """Counts `tokens` of verdicts on proposals. After 4,096 of them the measured streaming speed counts as
+        outdated."""
         total = self._proposed.get(workload, 0) + tokens
         self._proposed[workload] = total
         if total >= _OLD and workload in self._drafted:
             self._drafted[workload].counted, self._proposed[workload] = 0, 0
 
     def learn_round_trip(self, seconds: float, queue_seconds: float) -> None:
-        """Learns the round trip of a step that found its sequence idle, without the verifier's own time, and its wait
-        in the verifier's queue."""
+        """Learns from a step that was sent while no verdict was awaited: its round trip, without the verifier's own
+        time, and its wait in the verifier's queue."""
         self._round_trip.add(max(0.0, seconds))
         self._queue.add(queue_seconds)
 
@@ -308,7 +312,7 @@ class RemoteControl:
         return self.costs.learnt(self.fingerprint, self.acceptance) if self.costs.measured else self.recalled
 
     def decide(self, sequence: DecodeSequence, kinds: Sequence[DrafterName], state: LinkState) -> RemoteEstimate | None:
-        """Returns the best estimate over those of `kinds`, the drafters that have taken the text in; None if none can
+        """Returns the best estimate over the drafters in `kinds`, which know the text; None if none of them can
         draft."""
         most = 0 if state.model is None else min(sequence.most, self._most(state.model))
         fixed = sequence.plan.depth_mode is DepthMode.FIXED
@@ -320,8 +324,8 @@ class RemoteControl:
         return max(estimates, key=lambda option: option.rate, default=None)
 
     def streams_first(self, sequence: DecodeSequence, state: LinkState) -> bool:
-        """Whether the sequence should stream for a while to measure that: the verifier drafts by itself, and the speed
-        for such texts is unknown or outdated."""
+        """Returns whether the sequence should stream for a while to measure the streaming speed: the verifier drafts by
+        itself, and its speed on such texts is unknown or outdated."""
         model, free = state.model, sequence.plan.depth_mode is DepthMode.AUTOMATIC
         drafts = model is not None and model.drafts and free
         return drafts and sequence.emitted < _MEASURED and self.costs.streaming_unmeasured(sequence.request.workload)
@@ -329,9 +333,9 @@ class RemoteControl:
     def estimates(
         self, state: LinkState, kind: DrafterName
     ) -> tuple[dict[WorkloadClass, RemoteEstimate], float | None]:
-        """Returns the estimate for a greedy text of each class with this drafter, and the round trip below which single
-        steps of this drafter beat streaming (None before it drafted for this verifier). Known from the verifier's hello
-        if that has step times, else from its first steps."""
+        """Returns the estimate for a greedy text of each class with this drafter, and the longest round trip at which
+        single steps of this drafter beat streaming (None until it has drafted for this verifier). Empty until step
+        times are known, from the verifier's hello or from its first steps."""
         if state.model is not None:
             self.follow(state.model)
         if state.model is None or not self.costs.measured:

@@ -70,7 +70,7 @@ class PeerSequence:
         """`sequence`: the peer's number for it; `tokens`: its text when opened. `tell`: called on the engine thread for
         each step of the target; must neither block nor raise. `wake`: called on the offering thread when an accepted
         step gives the engine work. `deepest`: the most guessed tokens in a step. `readable`: whether the peer reads its
-        messages; nothing is due while it does not."""
+        messages; while it does not, the sequence rests."""
         self._sequence, self._tell, self._wake, self._times = sequence, tell, wake, _StepTimes(clock)
         self._deepest, self._readable = deepest, readable
         self._lock = threading.Lock()

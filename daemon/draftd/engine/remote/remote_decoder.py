@@ -283,8 +283,8 @@ class RemoteDecoder:
     def _learn(
         self, text: RemoteSequence, verdict: Verdict, judged: Sequence[DraftOutcome], waited: float | None, now: float
     ) -> float | None:
-        """Learns from a verdict. Returns how many accepted tokens would have made a drafted step as fast as streaming;
-        None if unknown."""
+        """Learns from a verdict. Returns how many accepted tokens the step needed to be as fast as streaming; None for
+        a step without a draft, or if the speeds are unknown."""
         costs, sequence = self.control.costs, text.sequence
         workload = sequence.request.workload
         costs.load = verdict.load
@@ -328,13 +328,13 @@ class RemoteDecoder:
     # drafts and grants
 
     def _draft(self, busy: bool) -> bool:
-        """Sends due drafts and grants. Returns whether drafting took time."""
+        """Sends due drafts and grants. Returns whether any drafter computed."""
         texts, model = self._texts.values(), self._link.state.model
         self._drafts.hold_target(texts)
         proposals, worked = self._drafts.draft(texts, 0 if model is None else model.vocab_size)
         now = self._clock()
         for text, kind, tokens in proposals:
-            run = 0 if text.mode is RemoteMode.STEPS else self._run(text)
+            run = 0 if text.mode is RemoteMode.STEPS else self._grant_size(text)
             self._send_step(text, text.propose(kind, tokens, run, now))
         for text in texts:
             self._renew(text)
@@ -344,19 +344,20 @@ class RemoteDecoder:
                 self._decide(behind[0])
         return worked
 
-    def _run(self, text: RemoteSequence) -> int:
-        """Returns the tokens of a grant: many if no proposal will follow for a while, so the verifier's own drafter
-        knows that taking in the text may pay."""
+    def _grant_size(self, text: RemoteSequence) -> int:
+        """Returns how many tokens to grant (to let the verifier decode without proposals): at least four round trips'
+        worth. If no proposal will follow for a while, more: a large grant tells the verifier that prefilling its own
+        drafter may pay."""
         pace = self.control.costs.streaming(text.sequence.request.workload)
         lasts = (self._link.state.round_trip or 0.0) * _GRANT_ROUND_TRIPS / pace
         least = _PARKED_GRANT if text.parked and text.mode is RemoteMode.STREAM else _LEAST_GRANT
         return min(max(least, math.ceil(lasts)), _MOST_GRANT)
 
     def _renew(self, text: RemoteSequence) -> None:
-        """Grants more before a grant is used up, if nothing else is due."""
+        """Grants more tokens before a grant is used up, unless a guess awaits its verdict."""
         if text.sequence.ended or text.guess:
             return
-        run = self._run(text)
+        run = self._grant_size(text)
         low = text.grant <= 0 if text.mode is RemoteMode.STEPS else 2 * text.grant <= run
         if low:
             self._send_step(text, text.allow(run))
@@ -377,7 +378,8 @@ class RemoteDecoder:
         self.status = replace(self.status, counts=counts, open_sequences=len(self._texts))
 
     def _go_on(self, text: RemoteSequence, why: str, retry_after: float | None) -> None:
-        """Moves on a text that the verifier no longer decodes."""
+        """Hands a text that the verifier no longer decodes to `move`, which continues it locally or ends it. `why`: the
+        reason; `retry_after`: seconds until a retry, None: the link's estimate."""
         self._leave(text)
         delay = retry_after if retry_after is not None else self._link.state.retry_after
         self._move(text.sequence, why, _RETRY_SECONDS if delay is None else delay)

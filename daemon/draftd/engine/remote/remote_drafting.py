@@ -36,8 +36,8 @@ class RemoteDrafting:
         clock: Callable[[], float] = time.monotonic,
         headroom: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`chunk`: tokens that a drafter takes in at a time. `own`: a drafter that uses the local target, None while
-        that is not loaded. `headroom`: as in `Limits`; without any, no more texts are taken in."""
+        """`chunk`: tokens that a drafter takes in at a time. `own` returns a drafter that uses the local target, None
+        while the target is not loaded. `headroom`: as in `Limits`; at 0 bytes or less no more texts are taken in."""
         self._drafting, self._limits, self._chunk, self._own = drafting, limits, chunk, own
         self._clock, self._headroom, self.control = clock, headroom, RemoteControl(limits)
         self._sampling = LatestSampling()
@@ -85,8 +85,8 @@ class RemoteDrafting:
         return None
 
     def take_in(self, text: RemoteSequence, kind: DrafterName, busy: bool) -> bool:
-        """Takes in a slice of a text, a short one while local sequences are `busy`. Returns whether that was the
-        last."""
+        """Lets the drafter prefill a slice of a text, a short one while local sequences are `busy`. Returns whether
+        that was the last slice."""
         try:
             with text.guess.aside():
                 chunk = min(self._chunk, _SLICE) if busy else self._chunk
@@ -119,8 +119,9 @@ class RemoteDrafting:
         return None if best is None else best[1]
 
     def draft(self, texts: Collection[RemoteSequence], vocabulary: int) -> tuple[list[_Proposal], bool]:
-        """Drafts for all due texts. Returns the proposals, and whether drafting took time. Drafts for streaming texts
-        are kept as trials instead. Proposals end before the first token outside the verifier's `vocabulary`."""
+        """Drafts for all due texts. Returns the proposals, and whether any drafter ran. If a text streams because
+        drafts do not pay, its draft is not sent but kept as a trial, to measure acceptance. Proposals end before the
+        first token outside the verifier's `vocabulary`."""
         due = [(text, wanted) for text in texts if (wanted := self.due(text)) is not None]
         if not due:
             return [], False

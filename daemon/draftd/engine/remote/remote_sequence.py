@@ -30,8 +30,8 @@ class _Draft:
 
 @dataclass(slots=True)
 class _Sent:
-    """A proposal on its way. `grant`: tokens that may have been decoded without a draft by the time its grant is used
-    up."""
+    """A proposal on its way, sent at `at`. `grant`: the value of `RemoteSequence._undrafted` (all tokens decided
+    without a draft) at which the grant sent with the proposal is used up."""
 
     draft: _Draft
     at: float
@@ -42,10 +42,11 @@ class _Sent:
 
 @dataclass(slots=True, eq=False)
 class RemoteSequence:
-    """`number`: the edge's number for it. `mode`, `depth`, `ahead`: how it is decoded now, as in `RemoteEstimate`;
-    `decided`: verdicts since that was chosen. `parked`: nothing is proposed for now, even if drafters know the text. On
-    this connection: `opened` by the verifier, `answered` by a verdict since. `due`: deadline of the verifier's next
-    message; `prefilled_by`: of its first verdict."""
+    """The edge's state of a sequence. `number`: the edge's number for it. `mode`, `depth`, `ahead`: how it is decoded
+    now (see `RemoteEstimate`); `decided`: verdicts since that choice. `parked`: while the mode is STREAM, no proposal
+    will follow soon. `opened`, `answered`: on this connection, the verifier has opened it, has sent a verdict. `due`:
+    deadline of the verifier's next message, None if none is awaited; `prefilled_by`: deadline of this connection's
+    first verdict."""
 
     number: int
     sequence: DecodeSequence
@@ -95,7 +96,7 @@ class RemoteSequence:
 
     @property
     def grant(self) -> int:
-        """Tokens that may certainly still come without a proposal."""
+        """Tokens that the verifier may certainly still decode without a proposal."""
         return self._granted - self._undrafted
 
     @property
@@ -122,7 +123,8 @@ class RemoteSequence:
         return Proposal(self.number, start, last, tuple(tokens), run)
 
     def allow(self, run: int) -> Proposal:
-        """Returns a proposal of no tokens that grants `run` tokens. Without a guess it is never stale."""
+        """Returns a proposal of no tokens that grants `run` tokens. It is never stale (contradicted by the verifier's
+        text), because it follows only decided tokens."""
         assert not self.guess, "a step without a proposal would end the guess"
         self._granted = self._undrafted + run
         self.counts.steps += 1
@@ -208,7 +210,8 @@ class RemoteSequence:
         self.due = self.prefilled_by = by
 
     def expect(self, deadline: float) -> None:
-        """Expects the verdict of a step that was sent, before `deadline` if none was due already."""
+        """Updates `due` after a step was sent: its verdict must come before `deadline`, unless a verdict was awaited
+        already, whose deadline stays."""
         if not self.owed:
             self.due = None if self.opened else self.prefilled_by
         elif self.due is None:
@@ -226,7 +229,8 @@ class RemoteSequence:
         return seconds if self._sent[0].alone else None
 
     def _draft_outcomes(self) -> Iterator[DraftOutcome]:
-        """Yields drafts whose outcome the text now decides; a correct draft's grant then counts."""
+        """Yields the outcome of each draft once the text covers or contradicts it. After a correct draft, the grant
+        that was sent with it takes effect."""
         while self._sent and (outcome := self._outcome(self._sent[0].draft)) is not None:
             yield outcome
             if outcome.accepted < outcome.drafted:  # proposals after it are void

@@ -29,7 +29,7 @@ class OpenSequence:
 
     `tokens`: the text so far; `options.prompt` says where the answer begins. `max_tokens`: of the answer. `trace`: the
     edge's span (W3C `traceparent`), parent of the verifier's; empty without one. `skip_prefix_cache`: as in
-    `DecodeRequest`. `fingerprint`: of the model that chose the text so far."""
+    `DecodeRequest`. `fingerprint`: of the model that chose the text; a verifier of another model refuses."""
 
     sequence: int
     tokens: tuple[int, ...]
@@ -50,9 +50,9 @@ class SequenceOpened:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Proposes tokens after the first `length` tokens of the text, the last of which is `last`. `run`: the grant,
-    tokens that may be decoded from there without a proposal; it replaces the grant before. Without tokens and `run` it
-    withdraws the grant."""
+    """Proposes tokens after the first `length` tokens of the text, the last of which is `last`. `run`: the grant, how
+    many tokens the verifier may decode without a proposal once no proposed ones remain; it replaces the earlier grant.
+    Without tokens and with `run` 0 it withdraws the grant."""
 
     sequence: int
     length: int
@@ -63,11 +63,11 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One step of the target, which extends the text from `length` tokens by `tokens`: `accepted` proposed ones and one
-    more, unless the text ends. `drafted`: guessed tokens in the step; 0: a token of a grant, for which the verifier
-    drafted `own_drafted`. `finished`: the text ends within `tokens`. `load`: open sequences over those decoded
-    together. Seconds, as in `RemoteCounts`: `queue` of its oldest proposal, `verify` of the forward, `share` charged to
-    this sequence."""
+    """The result of one step of the target: extends the text from `length` tokens by `tokens`, `accepted` proposed ones
+    and one more unless the text ends. `drafted`: proposed tokens in the step. If 0, the tokens are part of a grant, and
+    the verifier's own drafter had drafted `own_drafted`. `finished`: why the text ends within `tokens`. `load`: open
+    sequences, divided by the most decoded at once. Seconds: `queue_seconds` that the oldest proposal waited,
+    `verify_seconds` of the forward, `share_seconds` charged to this sequence."""
 
     sequence: int
     length: int
@@ -192,7 +192,8 @@ class VerifierLink(Protocol):
 @dataclass(slots=True)
 class UnconfirmedClose:
     """A `CloseSequence` that the verifier may not have received. `end`: the most tokens that the text may have.
-    `finished`: a verdict has ended the text, so the verifier sends a `SequenceClosed` for that too."""
+    `finished`: a verdict has ended the text, so the verifier sends two `SequenceClosed`: one for that end, one for the
+    close."""
 
     message: CloseSequence
     end: int
@@ -203,7 +204,7 @@ class LinkSession:
     """The engine's end of a link: the connection in use, deadlines, and unconfirmed closes. Engine thread only."""
 
     def __init__(self, link: VerifierLink, step_seconds: float) -> None:
-        """`step_seconds`: the time allowed for a verdict, besides waits in the verifier's queue."""
+        """`step_seconds`: the time allowed for a verdict, not counting its wait in the verifier's queue."""
         self.link, self._step_seconds = link, step_seconds
         self.closes: dict[int, UnconfirmedClose] = {}
         self.connection: int | None = None  # the latest connection that was received
@@ -247,7 +248,7 @@ class LinkSession:
         self.send(close.message)
 
     def confirm(self, sequence: int) -> None:
-        """Handles a `SequenceClosed` of a closed sequence."""
+        """Handles a `SequenceClosed` of a sequence that the engine has closed."""
         close = self.closes.get(sequence)
         if close is not None and close.finished:
             close.finished = False

@@ -33,12 +33,12 @@ def accept(
     instead: Mapping[int, Callable[[int, int], int]] = MappingProxyType({}),
     beside: Sequence[mx.array] = (),
 ) -> list[tuple[list[int], int]]:
-    """Returns each row's accepted tokens and the token after them: a correction, or the bonus. Reads everything at
-    once.
+    """Returns each row's accepted tokens and the token after them, a correction or the bonus. Waits only once.
 
     `drafted`: rows × k ids; the first `depths[i]` of row i are real. `target`: rows × (k+1) ids, the target's choices,
-    or the distributions to draw from. `also` computes arrays from the chosen ids, rows × (k+1), meaningless after a
-    row's last; `beside`: more arrays to compute. `instead`: by row, replaces the choice at a place, place by place."""
+    or the distributions to draw from. `also` maps the chosen ids, rows × (k+1), to arrays to compute; a row's ids after
+    its last are meaningless. `beside`: more arrays. `instead[row](place, choice)` replaces the choice at a place, in
+    order."""
     if isinstance(target, Distributions):
         lengths, following = accept_by_ratio(*target, drafted, mx.array(depths))
         mx.eval(lengths, following, drafted, *beside, *(also(_chosen(drafted, lengths, following)) if also else ()))

@@ -21,7 +21,7 @@ _SMALL = 2.0**-7  # below it three terms of -log(1 - u) are exact to the last bi
 
 
 class Noise:
-    """The noise of a list of rows, by their seeds."""
+    """The Gumbel noise of a list of rows, one seed per row."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         scattered = [_scatter(seed) for seed in seeds]
@@ -32,8 +32,8 @@ class Noise:
         """Returns rows × width × vocabulary: row i's noise for `width` tokens, the first of which follows `starts[i] +
         first` tokens.
 
-        `more` further positions are drawn at once and kept for later calls with the same `starts`: a step's drafter and
-        verifier share their noise."""
+        The noise of `more` further positions is drawn with them. All is kept for later calls with the same `starts`: a
+        step's drafter and verifier share their noise."""
         rows, end = list(starts), first + width
         if self._drawn is None or self._drawn[0] != rows or self._drawn[1].shape[1] < end:
             self._drawn = rows, _gumbel(self._keys, rows, end + more, vocabulary)
@@ -41,7 +41,7 @@ class Noise:
 
 
 def compile_ahead() -> None:
-    """Compiles the noise functions, so that no request waits for a compiler, which runs on a CPU."""
+    """Compiles the noise functions, so that no request waits for that. On a CPU, MLX runs a C++ compiler."""
     mx.eval(Noise([0]).block([0], 0, 1, 8))
 
 
@@ -65,7 +65,8 @@ def _small(u: mx.array) -> mx.array:
 
 
 def _scatter(seed: int) -> int:
-    """Permutes 64-bit numbers (splitmix64), so that neighbouring seeds and places do not meet."""
+    """Permutes 64-bit numbers (splitmix64). Otherwise nearby seeds would share noise: a position is added to the seed's
+    key."""
     x = (seed + 0x9E3779B97F4A7C15) % 2**64
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64

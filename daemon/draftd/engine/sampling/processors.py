@@ -82,8 +82,9 @@ def process(
     """Returns `logits`, rows × positions × vocabulary, changed by each row's processor; rows without one stay as they
     are.
 
-    `starts`: by row, tokens of the answer before the first position; `unread`: the last of these, rows × 1, if the
-    texts do not have them yet. `drafts`: rows × (positions - 1), the tokens before the other positions."""
+    `starts`: by row, tokens of the answer before the first position; `unread`: the last of these tokens, rows × 1, if
+    the texts do not have them yet. `drafts`: rows × (positions - 1), the drafted token before each position except the
+    first."""
     if not any(processors):
         return logits
     acting = [

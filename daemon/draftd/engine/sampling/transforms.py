@@ -40,8 +40,9 @@ def uniforms(generators: Sequence[random.Random], counts: Sequence[int]) -> mx.a
 class Sampling:
     """The sampling parameters of a list of rows, as arrays that broadcast over rows × positions × vocabulary.
 
-    In the methods, `starts` and `first` locate the positions in the answers: `starts[i] + first` tokens precede row
-    i's. `more`: further positions that will be asked for next with the same `starts`."""
+    In the methods, `starts` and `first` locate the positions in the answers: in row i, `starts[i] + first` tokens of
+    the answer precede the first position. `more`: how many further positions will be asked for next with the same
+    `starts`."""
 
     def __init__(self, params: Sequence[SamplingParams]) -> None:
         self.deterministic = all(p.greedy or p.seed is not None for p in params)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:  # the daemon is assembled without MLX
 
 @dataclass(frozen=True, slots=True)
 class SequenceOptions:
-    """The options of a sequence, given to a target once. `prompt`: tokens before the answer, from which seeded noise
-    counts. `length`: tokens to take in before decoding. `prefix`: those tokens, if the text uses the prefix store; else
-    empty. `ends`: tokens that end the answer, not chosen before `min_tokens`. `logprobs`, `prompt_logprobs`: how many
-    of the likeliest tokens are reported with each chosen or prompt token; None for none. `grammar`: the answer's; empty
-    without one."""
+    """The options of a sequence, given to a target once. `prompt`: tokens before the answer; positions of seeded noise
+    count from there. `length`: tokens to take in before decoding. `prefix`: the first `length` tokens if the text uses
+    the prefix store, else empty. `ends`: tokens that end the answer, not chosen before `min_tokens`. `logprobs`,
+    `prompt_logprobs`: how many of the likeliest tokens are reported with each chosen or prompt token; None for none.
+    `grammar`: the answer's; empty without one."""
 
     prompt: int
     length: int
@@ -53,17 +53,17 @@ class Target(Protocol):
         """Begins a step. Running sequences that the plan does not name rest: their caches stay until a plan names them
         again.
 
-        Entries that continue come in the order of the previous result, then those that begin to run, after their
-        prefill or a rest. Plans may be submitted before earlier results are read, except with drafts or sequences that
-        begin to run or to rest: these need the earlier results."""
+        Entries that continue have the order of the previous result; sequences that begin to run, after prefill or a
+        rest, follow them. A plan needs the results of all earlier plans if it has drafts, or if sequences begin to run
+        or to rest with it; otherwise it may be submitted before."""
 
     def results(self) -> Iterator[StepResult]:
         """Yields finished steps in the order of submission, and waits for them. Closed sequences are left out; a step
         with only those has no result."""
 
     def keep(self, sequence: int, length: int, *, last: bool = False) -> None:
-        """Keeps the first `length` tokens of the text in the prefix store: with `last` everything, before that only
-        what can be kept in pieces."""
+        """Keeps the first `length` tokens of the text in the prefix store. `last`: the sequence ends. Until then, only
+        caches that can be stored piece by piece are kept."""
 
     def close(self, sequences: Sequence[int]) -> None:
         """Forgets sequences; unknown ones are no error. The last running sequence takes the place of one that

@@ -46,11 +46,11 @@ class TargetSequence:
 
 
 def masks_first(sequences: Sequence[DecodeRequest] | Sequence[SequenceOptions]) -> bool:
-    """Whether grammar masks must be applied before choosing a token, for the sequences of one batch.
+    """Returns whether grammar masks must be applied before choosing tokens, for the sequences of one batch.
 
-    If not, a choice is checked after it is read: a choice that the grammar allows is also the choice under the mask.
-    That fails for random choices and for log-probabilities, and counts of a token that turns out to be forbidden could
-    not be taken back."""
+    If not, a choice is made without a mask and checked when it is read: if the grammar allows it, the mask would not
+    change it. Random choices, log-probabilities and penalties need the mask first: penalties cannot uncount a forbidden
+    token."""
     bound = [sequence for sequence in sequences if sequence.grammar]
     if not bound:
         return False

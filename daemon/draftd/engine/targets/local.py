@@ -292,7 +292,8 @@ class LocalTarget:
         return done
 
     def _begin_again(self) -> None:
-        """Repeats the running forward, which began with a token that its grammar forbids."""
+        """Repeats the forward that was started ahead, because a token that it continued from was forbidden by a grammar
+        and has been replaced."""
         plan, _, _ = self._submitted.popleft()
         self._roll_back(self._running, [length - 1 for length in self.lengths])
         self._unread, self._plain = None, self._plain - 1

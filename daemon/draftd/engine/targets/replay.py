@@ -10,9 +10,9 @@ from draftd.engine.cache.base import Caches, pad_rows
 
 
 class ReplayingCaches:
-    """Caches whose layers may roll back further than asked. The excess tokens are fed again in front of the row's next
-    block, which costs width but no forward. If a token of that block is rejected, they are rolled back again with it,
-    until the row has a step without a draft."""
+    """Caches whose layers may roll back further than asked. The excess tokens are fed again at the start of the row's
+    next block, which widens that forward but adds none. If a token of the block is rejected, the same tokens are rolled
+    back and fed again, until the row has a step without a draft."""
 
     def __init__(self, caches: Caches) -> None:
         self.caches = caches
