@@ -73,8 +73,8 @@ class FieldError(DraftdError):
 
 
 def wrong_field(error: ValidationError, prefix: str = "") -> tuple[str, object, str]:
-    """Returns the arguments of FieldError for pydantic's first error: `prefix` and the path (`a.b[0]`); the value, None
-    if missing; what is allowed."""
+    """Returns the three arguments of FieldError for pydantic's first error: the field's name, which is `prefix` and the
+    path (`a.b[0]`); the value, or None if missing; and what is allowed."""
     first = error.errors(include_url=False)[0]
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).removeprefix(".")
     value = None if first["type"] == "missing" else first["input"]
@@ -186,11 +186,12 @@ class TooManyPeers(QueueFull, status="RESOURCE_EXHAUSTED"):
 
 
 class TooManySequences(QueueFull, status="RESOURCE_EXHAUSTED"):
-    """Another daemon's limit of open or waiting sequences is reached."""
+    """A peer (another daemon) has as many open sequences as it may have here, or peers' sequences fill their part of
+    the queue."""
 
 
 class TooManyTokens(NoMemory, status="RESOURCE_EXHAUSTED"):
-    """Another daemon's sequences need more context than its limit."""
+    """The open sequences of a peer (another daemon) would need more tokens of context than it may use here."""
 
 
 class NoRoom(DraftdError, status="RESOURCE_EXHAUSTED"):

@@ -111,7 +111,8 @@ class Annotator:
                 self._telemetry.annotation(DROPPED)
 
     def _next(self) -> Transition | None:
-        """Returns the oldest waiting transition, or None once nothing is left to do, or no time."""
+        """Returns the oldest waiting transition, and waits for one. Returns None after `close`, once all were returned
+        or its time is over."""
         return self._waiting.get() if time.monotonic() < self._until else None
 
     def _send(self, transition: Transition) -> str:

@@ -32,8 +32,8 @@ _ANNOTATIONS_SECONDS = 2.0  # of these, for annotations that wait
 
 
 class Fallback:
-    """The controller with its inputs and reports. `ladder` has the level that limits plans; `remote_level` limits what
-    the remote may be asked for, with no limit if there is no remote."""
+    """The controller with its inputs and reports. `ladder`: its present level limits plans. `remote_level()` returns
+    the highest level of use of the remote daemon; SPECULATIVE, which is no limit, without a remote."""
 
     def __init__(
         self,

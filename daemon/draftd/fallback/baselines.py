@@ -43,7 +43,7 @@ class _Frozen(Document):
 
 
 def frozen_baselines(path: Path | None) -> dict[StreamKey, Baseline]:
-    """Reads the file of the settings; no baselines without a file. Raises ConfigError."""
+    """Reads the file of baselines that the settings name; none if `path` is None. Raises ConfigError."""
     if path is None:
         return {}
     try:
@@ -64,18 +64,18 @@ class ProbeBaselines(Document):
         return cls(prompts=hashlib.sha256(repr(tuple(prompts)).encode()).hexdigest()[:16])
 
     def forget(self) -> None:
-        """Drops the baselines of drafters with weights, because these were replaced by others on purpose. A probe still
-        running writes its result to the old `drafters`, where it is lost too."""
+        """Drops the baselines of drafters with weights, because an operator has replaced the weights. `drafters`
+        becomes a new dictionary: a probe that still runs writes its result to the former one, where it is lost too."""
         self.drafters = {kind: baseline for kind, baseline in self.drafters.items() if kind == PROMPT_LOOKUP}
 
     def recall(self, earlier: ProbeBaselines) -> None:
-        """Restores an earlier process's baselines, if they are of the same prompts."""
+        """Restores an earlier process's baselines, if they were measured with the same prompts."""
         if earlier.prompts == self.prompts:
             self.drafters = dict(earlier.drafters)
 
 
 def learnt(prompts: Sequence[ProbedPrompt]) -> Baseline | None:
-    """Returns the baseline for later runs of these prompts, or None if too few tokens were judged."""
+    """Returns the baseline for later runs of these prompts, or None if fewer than two prompts had judged tokens."""
     samples = [AcceptanceSample(prompt.counts.accepted, prompt.counts.rollbacks) for prompt in prompts]
     samples = [sample for sample in samples if sample.reached]
     if len(samples) < 2:

@@ -51,11 +51,11 @@ _OTHER_DRAFT = "it is another draft: what was learnt from the old one is forgott
 
 
 class Controller:
-    """The fallback's controller. It restores the last process's level when made, and moves from `start` to `close`. Any
-    thread.
+    """The fallback's controller. Restores the last process's level when made; moves the ladder between `start` and
+    `close`. Any thread.
 
-    `drafters`: loads drafters, also for `runner`; `requests`: the engine's reports; `store`: for these models only.
-    Raises ConfigError for an unreadable file of baselines."""
+    `drafters`: loads drafters, also for `runner`; `requests`: the engine's reports; `store`: the state saved for the
+    served models. Raises ConfigError for an unreadable file of baselines."""
 
     def __init__(
         self,
@@ -103,11 +103,11 @@ class Controller:
         self._thread = restarting_thread("draftd-fallback", self._run, self._closing)
 
     def start(self) -> None:
-        """Starts to move."""
+        """Starts the thread that moves the ladder."""
         self._thread.start()
 
     def close(self, seconds: float) -> bool:
-        """Stops moving, and saves the state. Returns False if the thread did not end in time; it is then left
+        """Stops the thread, and saves the state. Returns False if the thread did not end in time; it is then left
         behind."""
         self._closing.set()
         self._requests.woken.set()
@@ -172,8 +172,8 @@ class Controller:
         return running
 
     def reload_draft(self, *, forget: bool = False) -> Future[int]:
-        """Reloads the draft's weights without waiting. The future gives their bytes, once requests of the old ones no
-        longer count.
+        """Reloads the draft's weights without waiting. The future gives their bytes, after statistics were reset:
+        requests that drafted with the old weights no longer count.
 
         The new weights must meet the old ones' learnt baselines, unless `forget` says that this is another draft."""
         read, done = self._engine.reload_draft(), Future[int]()
@@ -183,7 +183,8 @@ class Controller:
 
     @contextmanager
     def _locked_look(self) -> Iterator[float]:
-        """Yields the ladder's time, holding the lock; on exit a look applies and saves the caller's change."""
+        """Holds the lock, and yields the ladder's present time. On exit takes a look (reads all inputs, moves the
+        ladder by at most one step), which applies and saves the caller's change."""
         if not self._lock.acquire(timeout=_ANSWER_SECONDS):
             raise QueueFull("the fallback controller is busy", retry_after=_RETRY_SECONDS)
         try:
@@ -285,8 +286,9 @@ class Controller:
         self._guard = guard.advance(now)
 
     def _borne_out(self, signals: Sequence[Signal], now: float) -> Sequence[Signal]:
-        """Returns the signals without unconfirmed drift. Drift counts once a probe confirms it; if the probe finds
-        frozen prompts accepted as before, the traffic has changed, and its baseline is learnt again."""
+        """Returns the signals without drift that no probe has confirmed. A probe of frozen prompts decides: if their
+        acceptance has fallen too, the drift counts; if not, the traffic has changed, and the traffic's baseline is
+        learnt again."""
         drift = next((signal for signal in signals if signal.cause is Cause.ACCEPTANCE_DRIFT), None)
         kind = None if drift is None else self._guard.worst_drift(now)
         if drift is None or kind is None:

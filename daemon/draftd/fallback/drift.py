@@ -45,7 +45,8 @@ class AcceptanceSample:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The acceptance while nothing was wrong: its mean, and the spread between requests beyond counting error."""
+    """The acceptance while nothing was wrong: its mean, and `spread`, the standard deviation between requests that is
+    left after subtracting the error of counting few tokens."""
 
     mean: Annotated[float, Field(ge=0, le=1)]
     spread: Annotated[float, Field(ge=0, le=1)]
@@ -144,8 +145,9 @@ class Cusum:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A ratio that is low below `least`. Windows are counted from `began`; `last` and `last_requests` describe the last
-    window with a verdict."""
+    """Judges whether a ratio is below `least`, in windows of time counted from `began`. `numerator`, `denominator`: of
+    the present window. `last`, `last_requests`: the ratio and the requests of the last window that had enough requests
+    for a verdict."""
 
     least: float
     began: float | None = None

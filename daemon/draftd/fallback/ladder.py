@@ -65,8 +65,8 @@ class Cause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A request for a level: the highest kind that it allows. A hard signal is obeyed at once and also limits running
-    requests. `evidence`: the figures, for people."""
+    """A request to be at a lower level. `asks_for`: the highest kind of level that the signal allows. A hard signal is
+    obeyed at once and also limits running requests. `evidence`: the figures, for people."""
 
     cause: Cause
     asks_for: Kind
@@ -224,12 +224,12 @@ class Ladder(Generic[LevelT]):
         self.state, self.position = state, state.position
 
     def next_state(self, signals: Iterable[Signal], permit: Permit | None, now: float) -> LadderState:
-        """Returns the state that `move` leads to."""
+        """Returns the next state by the function `move`. Changes nothing."""
         return move(self.state, self.levels, signals, permit, self.settings, now)
 
     def take(self, state: LadderState) -> Signal | None:
-        """Takes the state, without yet putting its level in force. Returns the signal of its step, or None without a
-        step."""
+        """Stores `state`, without putting its level in force, which the method `move` does. Returns the signal that
+        caused a step; None if the position stays the same."""
         before, self.state = self.state, state
         if before.hold is not None and not state.held:
             self.note(Cause.RELEASED, "by an operator" if before.hold.released else "the hold's time is over")
@@ -246,7 +246,7 @@ class Ladder(Generic[LevelT]):
         return True
 
     def hold(self, kind: Kind, until: float | None) -> None:
-        """Holds the first level of a kind, or the first one below it, from the next look on. `until`: as in `Hold`."""
+        """Holds the ladder at `highest(kind)` from the next look on. `until`: as in `Hold`."""
         previous = self.state.hold
         hold = Hold(highest(self.levels, kind), until, self.state.position if previous is None else previous.before)
         self.state = replace(self.state, hold=hold)
@@ -311,8 +311,9 @@ def move(
 
 
 def to_probe(ladder: Sequence[LadderLevel], position: int, tried: Collection[int]) -> int | None:
-    """Returns the position to probe next, with the levels in `tried` probed without success since the last step: the
-    nearest level above whose drafter was not tried, or the level above once all were. None at the top."""
+    """Returns the position to probe next; None at the top. `tried`: positions that were probed without success since
+    the last step. Prefers the nearest level above whose drafter is not that of a tried level. If all drafters above
+    were tried, returns the level above."""
     if position == 0:
         return None
     vain = {ladder[index].drafter for index in tried}
@@ -320,22 +321,24 @@ def to_probe(ladder: Sequence[LadderLevel], position: int, tried: Collection[int
 
 
 def lowest(ladder: Sequence[Level], kind: Kind) -> int:
-    """Returns the position to which a signal for `kind` leads: its last level, so that trouble that persists at a short
-    block leads to a shorter one; or the first level below it if there is none."""
+    """Returns the position that a signal for `kind` leads to: the last level of this kind, so that trouble that
+    persists at a short block leads to a shorter one. If the ladder has no such level, the first level of a lower
+    kind."""
     own = [i for i, level in enumerate(ladder) if level.kind is kind]
     return own[-1] if own else next((i for i, level in enumerate(ladder) if level.kind < kind), len(ladder) - 1)
 
 
 def highest(ladder: Sequence[Level], kind: Kind) -> int:
-    """Returns the position for an operator who names `kind`: its first level, or the first one below it."""
+    """Returns the position for an operator who names `kind`: the first level of this kind. If the ladder has no such
+    level, the first level of a lower kind."""
     return next((i for i, level in enumerate(ladder) if level.kind <= kind), len(ladder) - 1)
 
 
 def _unheld(
     state: LadderState, hold: Hold, ladder: Sequence[Level], signals: Iterable[Signal], now: float
 ) -> LadderState:
-    """Returns the state after the hold: back at once to the position before it, or lower if a signal asks for that. A
-    ladder that was held higher stays until a signal asks for less. The next step is at least a cooldown away."""
+    """Returns the state after a hold. A ladder held lower than before goes back at once to its earlier position; a
+    ladder held higher stays. Either goes lower if a signal asks for that. The next step is at least a cooldown away."""
     back = Signal(Cause.RELEASED, ladder[hold.before].kind, "the hold is over")
     candidates = [
         (min(hold.before, state.position), back),
@@ -346,7 +349,8 @@ def _unheld(
 
 
 def _replace_hold_signal(state: LadderState, signal: Signal) -> LadderState:
-    """Replaces the explanation of a level that a hold led to, by the present hold or by what follows it."""
+    """Replaces the state's `signal` by a newer one if a hold was the cause of the present position; otherwise returns
+    the state unchanged."""
     return replace(state, signal=signal) if state.signal is not None and state.signal.cause is Cause.HOLD else state
 
 

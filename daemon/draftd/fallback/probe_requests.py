@@ -57,8 +57,8 @@ class ProbeAnswer:
 
 
 def render(prompt: FrozenPrompt, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Returns the prompt's token ids, ready for the answer: by the model's chat template, or as plain text if it has
-    none or its template accepts no system message, not even inside the user's."""
+    """Returns the prompt's token ids, ready for the answer, by the model's chat template. Plain text if the model has
+    none, or if the template accepts the system text neither as a system message nor put in front of the user's."""
     chat = fold_system(prompt.chat)
     if tokenizer.has_chat_template:
         for messages in (prompt.chat, chat):
@@ -96,8 +96,8 @@ class ProbeRequests:
     ) -> tuple[list[ProbedPrompt], str]:
         """Returns each prompt's result, and why the run ended early (empty if it did not).
 
-        `seconds`: the most that all may take; `patience`: of these, for waiting until the queue is empty, before the
-        run gives way. Raises ProbeUnanswered, or DraftdError if the engine does not serve."""
+        `seconds`: the most that all prompts may take. `patience`: how many of these seconds the run waits while
+        requests are queued; after that it ends. Raises ProbeUnanswered, or DraftdError if the engine does not serve."""
         why_to_end = self._limits(seconds, patience)
         for prompt in prompts:
             if ended := why_to_end():

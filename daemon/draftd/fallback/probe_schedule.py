@@ -27,7 +27,8 @@ _LIKELY_SECONDS = 1.0  # the assumed cost of the first probe
 
 @dataclass(slots=True)
 class _Run:
-    """The present run. `void`: it began before a step, or with other weights. `checks`: it probes the suspect."""
+    """The present run. `void`: it began before a step, or with other weights. `checks`: it probes a suspected
+    drafter."""
 
     future: Future[ProbeReport] | Future[CanaryReport]
     void: bool = False
@@ -44,8 +45,8 @@ class _LastRun:
 
 @dataclass(slots=True)
 class _Suspicion:
-    """A suspected drafter. `level`: the level in force with the drifting drafter, None without drift. `innocent`:
-    whether a probe found the drafter unchanged."""
+    """A drafter whose acceptance drifts, as suspected from traffic. `level`: the level in force with this drafter; None
+    if no drafter drifts. `innocent`: whether a probe found the drafter unchanged; None until known."""
 
     level: LadderLevel | None
     since: float
@@ -55,7 +56,8 @@ class _Suspicion:
 @dataclass(slots=True)
 class _Probing:
     """The search for a level to step up to, since the last step. `not_before`: the earliest time of the next probe.
-    `vain`: positions probed without success. `probed_at`: end of the last probe that still counts."""
+    `at_once`: after a reload, the next probe does not wait. `vain`: positions probed without success. `probed_at`: the
+    end of the last probe; None if none has ended since the step."""
 
     not_before: float
     at_once: bool = False
@@ -118,9 +120,9 @@ class ProbeSchedule:
             self._run.void = True
 
     def traffic_changed(self, level: LadderLevel | None, now: float) -> bool | None:
-        """Whether a drifting drafter's probe found frozen prompts accepted as before, so that the traffic has changed.
-        None while unknown, for at most one cooldown; False if it cannot be known. `level`: the level in force with that
-        drafter, None without drift."""
+        """Returns whether the traffic has changed: a probe of the drifting drafter found frozen prompts accepted as
+        before. None while unknown, for at most one cooldown, and without drift; False if they were not, or if no probe
+        can tell. `level`: the level in force with the drifting drafter, None without drift."""
         if level != self._suspicion.level:
             self._suspicion = _Suspicion(level, now)
         suspicion = self._suspicion
@@ -141,7 +143,7 @@ class ProbeSchedule:
         self._canaries_at = float("-inf")
 
     def forget(self, now: float) -> None:
-        """Drops the draft's baseline, because it was replaced by another draft on purpose."""
+        """Drops the draft's baseline, because an operator has replaced the draft by another one."""
         self._runner.baselines.forget()
         self._learning = _Learning(now + self._limits.cooldown)
 
@@ -244,8 +246,8 @@ class ProbeSchedule:
         return period > 0 and level.max_draft_tokens > 0 and now - self._canaries_at >= period
 
     def _affordable(self, now: float, *, urgent: bool = False) -> bool:
-        """Whether a run can start now: the daemon is idle, or within the share of time that runs may use; with new
-        weights always. Raises NotServing while nothing is loaded."""
+        """Returns whether a run can start now: it is `urgent`, the daemon is idle, or runs have used less than their
+        share of the time (`probe_share`). Raises NotServing while nothing is loaded."""
         _ = self._engine.info
         status = self._engine.status()
         if urgent or (not status.active and not status.queued):

@@ -100,7 +100,8 @@ def judge_probe(
     far are judged if they are enough. `floor`: the least acceptance.
 
     `baseline`: the same prompts' result while nothing was wrong, None if unknown; the traffic's baseline says nothing
-    about them. The same prompts leave only counting error to chance. Prompt lookup is judged by speed alone."""
+    about them. Since the prompts are the same, only the error of counting few tokens is left to chance. Prompt lookup
+    is judged by speed alone."""
     if not prompts:
         return ProbeReport(level, ProbeVerdict.FAILED, ended or "there is nothing to probe")
     report = _figures(level, prompts, baseline, floor)

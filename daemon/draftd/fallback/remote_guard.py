@@ -39,9 +39,9 @@ REMOTE_LADDER = tuple(sorted(RemoteLevel, reverse=True))
 
 @dataclass(frozen=True, slots=True)
 class RemoteAnswer:
-    """A client's request to the remote's target. Times are monotonic. `failed`: it went on locally, or ended because
-    the remote was unavailable. If drafted here and completed there, `tokens` after the first chunk took `seconds`;
-    otherwise 0."""
+    """A client's finished request to the remote's target. `at`, `arrival`: monotonic times of its end and its arrival.
+    `failed`: it went on locally, or ended because the remote was unavailable. `tokens`, `seconds`: tokens after the
+    first chunk and the time that they took, if drafted here and completed there; otherwise both 0."""
 
     at: float
     arrival: float
@@ -53,11 +53,13 @@ class RemoteAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSignalState:
-    """The evidence about the remote since the last step. Immutable: each event returns the next state."""
+    """The evidence about the remote since the last step. Immutable: each event returns the next state. `speed` judges
+    the speed with drafts divided by the remote's own streaming speed; `kept`, the share of requests that did not fail.
+    `slow`: how long the round trip has been too long. `errors`: of the link."""
 
     settings: FallbackSettings
-    speed: Floor  # speed over the remote's own streaming
-    kept: Floor  # share of requests that did not fail
+    speed: Floor
+    kept: Floor
     since: float = float("-inf")
     errors: CounterGrowth = field(default_factory=CounterGrowth)
     slow: Spell = field(default_factory=Spell)
@@ -122,12 +124,13 @@ class RemoteSignalState:
 
     @property
     def speedup(self) -> float | None:
-        """Speed over streaming in the last window with a verdict; None without a recent one."""
+        """Speed divided by that of streaming, in the last window with a verdict; None if that is not recent."""
         speed = self.speed
         return speed.last if speed.last_requests and speed.silent < WINDOWS else None
 
     def permit(self, position: int, now: float) -> Permit | None:
-        """Returns the permit for a step up, decided by the link's own probes."""
+        """Returns the permit for a step up: the link must be up, with few errors and a short round trip, which it
+        measures without requests. Else None."""
         link, window = self.link, self.settings.window_seconds
         if position == 0 or not link.up or self.errors.within(now, window) >= self.settings.errors:
             return None

@@ -27,8 +27,9 @@ from draftd.listening import is_any, is_bearer
 class ReplayGuard(TTLCache[bytes, float]):
     """The accepted signatures, each until it expires. Forgets by time only, never for lack of room. One thread.
 
-    `seconds`: how long a signature could be repeated, twice the window of a timestamp, which may also lie ahead. A
-    restart forgets all; a repetition then meets the existing lease or its remembered end."""
+    `seconds`: how long a signature stays valid at most: twice the allowed difference of clocks, because its time may be
+    that far ahead. A restart forgets all signatures. A notification repeated after a restart only extends its lease, or
+    is stale if the lease has ended."""
 
     def __init__(self, seconds: float, capacity: int = 16_384, clock: Callable[[], float] = time.monotonic) -> None:
         # One more than the capacity: a full cache would drop the oldest, which must still be refused.

@@ -67,7 +67,7 @@ class _Deadlines(NamedTuple):
 
 
 class _SenderLimits:
-    """Limits on senders: one rate for known and one for unknown ones, and each signature is accepted once."""
+    """Limits on senders: one rate for authenticated senders, one for others, and each signature is accepted once."""
 
     def __init__(self, settings: WebhookSettings) -> None:
         rate = settings.max_per_second  # bursts of up to one second's allowance, at least 1
@@ -75,24 +75,25 @@ class _SenderLimits:
         self.replay_guard = ReplayGuard(2 * settings.replay_seconds)
 
     def check(self) -> None:
-        """Raises NotificationRefused if no known sender may send now."""
+        """Raises NotificationRefused if the rate of authenticated senders is used up."""
         if wait := self._proven.wait():
             raise _too_many(wait)
 
     def admit(self) -> None:
-        """Counts a known sender's request. Raises NotificationRefused if there are too many."""
+        """Counts a request of an authenticated sender. Raises NotificationRefused if there are too many."""
         if wait := self._proven.take():
             raise _too_many(wait)
 
     def count_unknown(self, refused: NotificationRefused) -> None:
-        """Counts a refused sender. Raises NotificationRefused if there are too many."""
+        """Counts a request that was refused without valid credentials. Raises NotificationRefused if there are too
+        many."""
         if refused.status == 401 and (wait := self._unproven.take()):
             raise NotificationRefused(
                 429, refused.result, "too many requests without credentials", retry_after=wait
             ) from None
 
     def check_signature(self, claim: UnprovenSignature) -> None:
-        """Raises NotificationRefused if the signature was used, or cannot be remembered."""
+        """Raises NotificationRefused if the signature was used before, or if there is no room to remember it."""
         if claim.signature in self.replay_guard:
             raise NotificationRefused(
                 401, NotificationResult.REPLAYED, "the signature has been used: each is accepted once"
@@ -102,9 +103,9 @@ class _SenderLimits:
 
 
 class WebhookListener:
-    """Listens for notifications. `notices` takes the alerts; it raises QueueFull or NotServing if it cannot take them
-    soon. `unsaved`: why they are not on disk; empty if they are. `instance`: this daemon's name in alerts, empty while
-    unknown."""
+    """Listens for notifications. `notices` applies the alerts; it raises QueueFull or NotServing if it cannot do so
+    soon. `unsaved` returns why applied alerts are not saved on disk; empty if they are. `instance` returns this
+    daemon's name in alerts, empty while unknown."""
 
     def __init__(
         self,
@@ -244,7 +245,7 @@ class WebhookListener:
         return body, claim
 
     def _admit(self, request: web.BaseRequest) -> None:
-        """Raises NotificationRefused if a known sender sends too much."""
+        """Raises NotificationRefused if authenticated senders send too much."""
         self._senders.admit()
         connection_of(request).prove()
 
