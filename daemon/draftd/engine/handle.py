@@ -102,7 +102,7 @@ class EngineHandle(ABC):
     @abstractmethod
     def close(self, drain_seconds: float = 0.0) -> bool:
         """Takes no more requests, lets running ones go on for `drain_seconds`, ends the rest as CANCELLED, and waits
-        for that. Returns False if it did not end in time. A later call may shorten the drain."""
+        for the engine to end. Returns False if it did not end in time. A later call may shorten the drain."""
 
     @property
     @abstractmethod

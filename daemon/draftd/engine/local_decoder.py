@@ -234,7 +234,7 @@ class LocalDecoder:
         return turn
 
     def _share_out(self) -> list[DecodeSequence]:
-        """Returns the running sequences, less those of peers whose turn it is not."""
+        """Returns the running sequences without those of peers that the fair share holds back."""
         inside = self.prefilling.sequences
         self._shares.begin([*awake(self._running, self._clock()), *inside])
         clients_waiting = sum(not sequence.of_peer for sequence in inside)

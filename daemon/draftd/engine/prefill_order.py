@@ -130,7 +130,7 @@ class BeginOrder:
         return self._closed or len(self._left) >= self._room or self.held_back >= MOST_HELD_BACK
 
     def allows(self, tokens: int) -> bool:
-        """Returns whether the next prompt of the queue, of so many tokens, may begin if there is memory for it."""
+        """Returns whether the next prompt of the queue, which has `tokens`, may begin if there is memory for it."""
         self._spare -= tokens
         if len(self._left) >= MOST_PREFILLING and (self._spare < 0 or tokens > self._chunk // _CHUNKS):
             self._closed = True
@@ -176,10 +176,10 @@ def count_passed(prompts: Sequence[PendingPrompt], chosen: Sequence[PendingPromp
 
 
 def share_forward(first: PendingPrompt, prompts: Sequence[PendingPrompt], tokens: int) -> list[PendingPrompt]:
-    """Returns the first prompt, and those of `prompts` that share its forward.
+    """Returns the first prompt, and the other `prompts` that share its forward.
 
-    They are prompts of which nothing was prefilled yet, none shorter than the first, of no more than `tokens`
-    together, whose prefixes no other prompt waits for."""
+    Prompts can share if nothing of them was prefilled yet and no other prompt waits for their prefixes. The others are
+    not shorter than the first, and all together have at most `tokens`."""
     if not _may_share(first):
         return [first]
     others = [prompt for prompt in prompts if prompt is not first and _may_share(prompt) and prompt.left >= first.left]
@@ -229,11 +229,11 @@ class SliceRate:
         return max(least, min(int(self._rate * self.limit(step_seconds)), self._chunk))
 
     def fits(self, tokens: int, seconds: float) -> bool:
-        """Returns whether so many tokens can be prefilled at once in that time."""
+        """Returns whether a slice of `tokens` would take at most `seconds`; False while the rate is unknown."""
         return self._rate is not None and tokens <= self._chunk and max(tokens, LEAST_SLICE) <= self._rate * seconds
 
     def limit(self, step_seconds: float) -> float:
-        """Seconds that a slice may take beside steps that take so long."""
+        """Returns the seconds that a slice may take beside steps of `step_seconds`."""
         return min(self._seconds, _SHARE * step_seconds)
 
     def learn(self, tokens: int, seconds: float) -> None:

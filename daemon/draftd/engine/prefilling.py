@@ -264,8 +264,8 @@ class Prefilling:
         return [prompt for prompt in self._in_turn if prompt.sequence not in self._ready]
 
     def _open_shared(self, planned: PromptSlice) -> PromptSlice:
-        """Opens the sequences that are to share a forward; returns the slice without those that have a cached prefix.
-        If the first has one, it keeps the slice alone."""
+        """Opens the sequences that may share a forward. Returns the slice without sequences that have a cached prefix;
+        if the first one has a cached prefix, the slice is for it alone."""
         first, *others = planned.prompts
         if not others:
             return planned

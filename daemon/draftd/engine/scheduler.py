@@ -41,7 +41,7 @@ class Scheduler:
 
     @property
     def _decoders(self) -> list[Decoder]:
-        """All decoders, others first: their messages travel while the local one computes."""
+        """All decoders, the local one last: messages of the others travel while it computes."""
         return [*self._others, self.local]
 
     @property

@@ -34,8 +34,8 @@ Key = tuple[DrafterName, bool, bool, WorkloadClass | None]  # drafter; sampled, 
 
 @dataclass(slots=True)
 class SequenceEvidence:
-    """Counts of one sequence's drafted tokens, by one drafter: accepted and rejected, and what the acceptance rates of
-    its class of text let expect. Older counts fade."""
+    """Counts of one sequence's drafted tokens, by one drafter: accepted and rejected, and the counts expected from the
+    acceptance rates of its class of text. Older counts fade."""
 
     accepted: float = 0.0
     rejected: float = 0.0

@@ -99,8 +99,8 @@ class Cusum:
     def observe(
         self, sample: AcceptanceSample, settings: CusumSettings, at: float = 0.0, *, learn: bool = True
     ) -> Cusum:
-        """Returns the next state. Too short samples are ignored, and without `learn` also those from which a baseline
-        would be learnt."""
+        """Returns the next state. Ignores samples with too few judged tokens. Without `learn`, also ignores all samples
+        while there is no baseline."""
         if sample.reached < settings.least_reached or (self.baseline is None and not learn):
             return self
         if self.baseline is None:

@@ -89,8 +89,8 @@ class RemoteSignalState:
         return replace(self, slow=Spell())
 
     def add_answer(self, at: float, answer: RemoteAnswer) -> RemoteSignalState:
-        """Adds one finished request. If drafted, its tokens count relative to those that the remote alone would have
-        streamed in the same time, if that pace is known."""
+        """Adds one finished request. If drafted, its tokens are compared with the tokens that the remote alone would
+        have streamed in the same time, if the remote's pace is known."""
         settings, ok = self.settings, 0 if answer.failed else _WEIGHT
         kept, speed = self.kept.advance(at, settings).add(ok, _WEIGHT), self.speed
         pace = self.pace.get(answer.workload) or self.pace.get(WorkloadClass.UNSPECIFIED)

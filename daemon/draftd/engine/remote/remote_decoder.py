@@ -319,7 +319,8 @@ class RemoteDecoder:
         text.depth, text.ahead = (0, 0) if best is None else (best.depth, best.ahead)
 
     def estimate(self) -> None:
-        """Updates the estimates of what texts may expect of the verifier."""
+        """Updates `status`: the expected speeds by class of text, the break-even round trip, and proposals on their
+        way."""
         state, in_flight = self._link.state, sum(text.in_flight for text in self._texts.values())
         kind = self._drafts.likeliest
         estimates, pays = self.control.estimates(state, kind)

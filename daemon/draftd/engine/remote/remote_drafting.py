@@ -75,7 +75,7 @@ class RemoteDrafting:
     # taking texts in
 
     def behind(self, texts: Collection[RemoteSequence]) -> tuple[RemoteSequence, DrafterName] | None:
-        """Returns a text and a drafter that has not taken it in, if there is memory for that."""
+        """Returns a text and a drafter that has not prefilled it yet; None if there is none, or no memory."""
         for text in texts:
             sequence = text.sequence
             for kind in self._kinds(sequence) if sequence.speculates else ():

@@ -19,7 +19,7 @@ _LEAST_PENALTY = 1e-9  # a smaller one orders tokens the same way; float32 logit
 
 
 def needs_processor(sampling: SamplingParams, min_tokens: int) -> bool:
-    """Whether such a sequence's logits are processed at all."""
+    """Whether a sequence with these options needs a logits processor."""
     return bool(sampling.logit_bias or min_tokens) or has_penalties(sampling)
 
 
