@@ -254,4 +254,4 @@ def _instrument(create: Any, wanted: Mapping[str, str]) -> Definition:
 def _catalogued() -> Mapping[str, str]:
     """Types of OpenTelemetry's attributes, as the catalog has them; those of the resource are strings but for one."""
     described = (*catalog.METRICS, *catalog.SDK_METRICS, *catalog_spans.SPANS, *catalog_spans.EVENTS)
-    return {"process.pid": "int"} | {one.name: one.type for thing in described for one in thing.attributes}
+    return {"process.pid": "int"} | {one.name: one.type for thing in described for one in thing.attributes}  # type: ignore[attr-defined]

@@ -65,7 +65,7 @@ class Edge:
         with contextlib.suppress(asyncio.InvalidStateError):  # it was refused
             await call.write(pb.VerifyRequest(hello=pb.Hello(protocol=protocol, edge=self.edge)))
         first = await call.read()
-        assert first is not grpc.aio.EOF
+        assert first is not grpc.aio.EOF  # type: ignore[attr-defined]
         self.call, self.welcome, self.connections = call, first.welcome, self.connections + 1
         self._reading = asyncio.create_task(self._read(call, self.connections))
         return self.welcome
@@ -105,16 +105,16 @@ class Edge:
         await self.call.done_writing()
         if self._reading is not None:
             await self._reading
-        await self.channel.close()
+        await self.channel.close()  # type: ignore[call-arg]
 
     async def close(self) -> None:
         with contextlib.suppress(AttributeError):
             await self.lose()
-        await self.channel.close()
+        await self.channel.close()  # type: ignore[call-arg]
 
     async def _read(self, call: grpc.aio.StreamStreamCall, connection: int) -> None:  # type: ignore[type-arg]
         try:
-            while (message := await call.read()) is not grpc.aio.EOF:
+            while (message := await call.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 if (told := from_verifier(message)) is not None:
                     self.queue(told.sequence).put_nowait(told)
         except grpc.aio.AioRpcError as error:

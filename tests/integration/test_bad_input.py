@@ -169,7 +169,7 @@ def test_oversized_grpc_message_is_refused_with_its_size_and_the_limit(served: S
 
 def test_unknown_grpc_method_is_unimplemented_and_unknown_variant_is_invalid(served: Served) -> None:
     with served.channel() as channel:
-        method = channel.unary_unary("/draftd.v1.InferenceService/Nothing")
+        method = channel.unary_unary("/draftd.v1.InferenceService/Nothing")  # type: ignore[call-arg]
         with pytest.raises(grpc.RpcError) as caught:
             method(b"", timeout=10)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

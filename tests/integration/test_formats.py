@@ -135,7 +135,7 @@ def test_quality_run_gets_schema_valid_json_from_constrained_answers(
     monkeypatch.setattr(quality, "quality_prompts", lambda schemas: asked)
     folder = RunFolder.create(tmp_path / "run")
     session = Session(served.client, folder, folder.begin_session(manifest()))
-    options = quality.QualityOptions(block_length=3, temperature=2.0, repeats=1)
+    options = quality.QualityOptions(block_length=3, temperature=2.0, repeats=1)  # type: ignore[attr-defined]
     quality.run_quality(session, options, served.client.model(), lambda advance: None)
     assert quality.quality_complete(folder)
     result = quality.quality_result(folder, canaries)

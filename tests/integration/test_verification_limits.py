@@ -96,13 +96,13 @@ async def refused(served: Served, *messages: pb.VerifyRequest, token: str | None
     while await _read(call):
         pass
     code, details = await call.code(), await call.details()
-    await edge.channel.close()
+    await edge.channel.close()  # type: ignore[call-arg]
     return code.name, details or ""
 
 
 async def _read(call: Any) -> bool:
     with contextlib.suppress(grpc.aio.AioRpcError):
-        return await call.read() is not grpc.aio.EOF
+        return await call.read() is not grpc.aio.EOF  # type: ignore[attr-defined]
     return False
 
 

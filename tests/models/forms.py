@@ -176,7 +176,7 @@ def _by_its_class(config: Config, tables: Mapping[str, Any] | None) -> Config:
         if not hasattr(text, "model_type"):  # one of several
             text = CONFIG_MAPPING[inner["model_type"]]
         own = {"model_type": text.model_type} | _known(text, inner, read) | _rope(text, tables)
-        made = kind(**_known(kind, config, set()), text_config=own)
+        made = kind(**_known(kind, config, set()), text_config=own)  # type: ignore[call-arg]
     written: Config = json.loads(made.to_json_string())
     return written | {"dtype": "float32"}
 

@@ -71,7 +71,7 @@ def over_grpc(made: Certified, authority: Path) -> bool:
     """Returns whether a call reaches a server with this certificate."""
     server = grpc.server(ThreadPoolExecutor(1))
     echo = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
-    server.add_registered_method_handlers("test", {"Echo": echo})
+    server.add_registered_method_handlers("test", {"Echo": echo})  # type: ignore[attr-defined]
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", {"Echo": echo}),))
     try:
         pair = made.key.read_bytes(), made.cert.read_bytes()
@@ -79,7 +79,7 @@ def over_grpc(made: Certified, authority: Path) -> bool:
         server.start()
         trusting = grpc.ssl_channel_credentials(authority.read_bytes())
         with grpc.secure_channel(f"localhost:{port}", trusting) as channel:
-            return bool(channel.unary_unary("/test/Echo")(b"x", timeout=20) == b"x")
+            return bool(channel.unary_unary("/test/Echo")(b"x", timeout=20) == b"x")  # type: ignore[call-arg]
     except (RuntimeError, grpc.RpcError):
         return False
     finally:

@@ -52,7 +52,7 @@ class Causes(Seams):
         from draftd.hardware.monitor import HardwareProbe
         from draftd.hardware.state import HardwareSample, ThermalLevel
 
-        submit, sample, accept = LocalTarget.submit, HardwareProbe.sample, choice.accept
+        submit, sample, accept = LocalTarget.submit, HardwareProbe.sample, choice.accept  # type: ignore[attr-defined]
         read = 0
 
         def slowly(target: LocalTarget, plan: Any) -> None:
@@ -75,7 +75,7 @@ class Causes(Seams):
 
         LocalTarget.submit = slowly  # type: ignore[method-assign]
         HardwareProbe.sample = sampled  # type: ignore[method-assign]
-        choice.accept = accepting
+        choice.accept = accepting  # type: ignore[attr-defined]
 
 
 def main(control: Connection, environ: Mapping[str, str]) -> int:

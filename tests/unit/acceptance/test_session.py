@@ -270,7 +270,7 @@ def test_acceptance_session_leaves_operator_hold_that_replaced_session_hold(
     theirs = Hold(len(controller.now.ladder) - 1, NOW + 9999)
     with hold_ladder(served.client):
         controller.now = replace(controller.now, hold=theirs)
-        until(lambda: not any(t.name == "draftd-hold" for t in module.threading.enumerate()), 10)
+        until(lambda: not any(t.name == "draftd-hold" for t in module.threading.enumerate()), 10)  # type: ignore[attr-defined]
     assert controller.now.hold is theirs
 
 

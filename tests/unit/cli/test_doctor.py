@@ -430,7 +430,7 @@ def test_doctor_accepts_state_folder_that_can_be_created_and_rejects_one_that_ca
 
 
 def test_doctor_reports_unwritable_state_folder_as_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)  # root may write anywhere
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)  # type: ignore[attr-defined]  # root may write anywhere
     assert check_state(settings(fallback__state_dir=tmp_path), {}).verdict is Severity.BAD
 
 

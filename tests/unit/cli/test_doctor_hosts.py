@@ -92,7 +92,7 @@ def test_doctor_finds_no_fault_in_working_rank_group_but_reports_a_taken_group_p
 def test_doctor_prints_the_follow_command_for_a_follower_that_never_connected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(doctor._CONNECT_SECONDS, doctor.Start.BY_HAND, 0.1)
+    monkeypatch.setitem(doctor._CONNECT_SECONDS, doctor.Start.BY_HAND, 0.1)  # type: ignore[attr-defined]
     port = free_ports(3)
     both = ("127.0.0.1", "127.0.0.1"), ("mini", "127.0.0.1")
     missing = by_subject(check_hosts(settings(tmp_path, *both, port=port, start="false")))["rank 1", Severity.BAD]
@@ -119,5 +119,5 @@ def test_doctor_reports_package_file_or_system_difference_from_rank_0_with_a_rem
     other: dict[str, object], text: str, mend: str
 ) -> None:
     theirs = OWN.model_copy(update=other)
-    assert text in doctor.difference(OWN, theirs, "rank 1")
+    assert text in doctor.difference(OWN, theirs, "rank 1")  # type: ignore[attr-defined]
     assert mend in doctor_hosts._mend_difference(OWN, theirs, "mini")

@@ -33,7 +33,7 @@ class Refusal(grpc.RpcError, grpc.Call):  # type: ignore[misc]
         return ()
 
 
-Refusal.__abstractmethods__ = frozenset()  # the rest of grpc.Call is of no concern here
+Refusal.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]  # the rest of grpc.Call is of no concern here
 
 
 @pytest.mark.parametrize(
@@ -134,21 +134,21 @@ def test_without_acceptance_package_only_its_commands_fail_and_name_the_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
-    for name, (place, _) in main.COMMANDS.items():
+    for name, (place, _) in main.COMMANDS.items():  # type: ignore[attr-defined]
         ran = in_process([name, "--help"], monkeypatch, capsys)
         missing = (
             "draftd: this needs draftd-acceptance, which is not installed: install draftd again "
             "(see `draftd docs getting-started`)\n"
         )
-        assert (ran.code, ran.err) == ((2, missing) if place == main.HARNESS else (0, "")), name
+        assert (ran.code, ran.err) == ((2, missing) if place == main.HARNESS else (0, "")), name  # type: ignore[attr-defined]
 
 
 def test_every_command_entry_point_in_pyproject_is_listed_and_loads() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    points = project["entry-points"][main.ENTRY_POINTS]
-    assert set(points) == {name for name, (place, _) in main.COMMANDS.items() if place == main.HARNESS}
+    points = project["entry-points"][main.ENTRY_POINTS]  # type: ignore[attr-defined]
+    assert set(points) == {name for name, (place, _) in main.COMMANDS.items() if place == main.HARNESS}  # type: ignore[attr-defined]
     for name, place in points.items():
-        assert callable(importlib.metadata.EntryPoint(name, place, main.ENTRY_POINTS).load())
+        assert callable(importlib.metadata.EntryPoint(name, place, main.ENTRY_POINTS).load())  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ GROUPS = {
     "dashboards": ("push",),
 }
 COMMANDS = [
-    *([name] for name in main.COMMANDS if name not in GROUPS or name == "level"),
+    *([name] for name in main.COMMANDS if name not in GROUPS or name == "level"),  # type: ignore[attr-defined]
     *([group, name] for group, names in GROUPS.items() for name in names),
 ]
 HEAVY = (
@@ -61,10 +61,10 @@ def test_every_cli_command_help_includes_an_example(command: list[str]) -> None:
     assert f"draftd {' '.join(command)}" in result.output.split("Example")[1]
 
 
-@pytest.mark.parametrize("name", main.COMMANDS)
+@pytest.mark.parametrize("name", main.COMMANDS)  # type: ignore[attr-defined]
 def test_listed_summary_of_each_command_is_the_beginning_of_its_help(name: str) -> None:
-    line = main.COMMANDS[name][1]
-    whole = " ".join((main.load(name).help or "").split())
+    line = main.COMMANDS[name][1]  # type: ignore[attr-defined]
+    whole = " ".join((main.load(name).help or "").split())  # type: ignore[attr-defined]
     assert whole.startswith(line.rstrip(".?"))
 
 

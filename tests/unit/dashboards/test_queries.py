@@ -84,7 +84,7 @@ def test_dashboard_legends_and_variables_use_only_labels_of_their_metrics(dashbo
 
 
 def test_alert_and_recording_rules_use_only_declared_metrics_and_labels() -> None:
-    rules = [(rule.name, rule.expr) for rule in (*alert_rules(Alerting()), *recording_rules(Alerting()))]
+    rules = [(rule.name, rule.expr) for rule in (*alert_rules(Alerting()), *recording_rules(Alerting()))]  # type: ignore[attr-defined]
     assert {name: bad for name, expression in rules if (bad := undeclared(expression))} == {}
 
 

@@ -41,20 +41,20 @@ class Mkl:
 
 
 def test_mkl_description_has_its_version_string_and_thread_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas.ctypes, "CDLL", lambda library: Mkl())
+    monkeypatch.setattr(blas.ctypes, "CDLL", lambda library: Mkl())  # type: ignore[attr-defined]
     assert describe_blas("mkl") == "Intel(R) oneAPI Math Kernel Library Version 2025.2, threads: 4"
 
 
 def test_blas_library_without_version_is_described_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas.ctypes, "CDLL", lambda library: object())
+    monkeypatch.setattr(blas.ctypes, "CDLL", lambda library: object())  # type: ignore[attr-defined]
     assert describe_blas("openblas") == "openblas"
     assert describe_blas("reference") == "reference"
     assert describe_blas("metal") == ""
 
 
 def test_draftd_blas_variable_accepts_only_reference_or_unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas.sys, "platform", "linux")
-    monkeypatch.setattr(blas.ctypes, "CDLL", lambda library, mode=0: object())
+    monkeypatch.setattr(blas.sys, "platform", "linux")  # type: ignore[attr-defined]
+    monkeypatch.setattr(blas.ctypes, "CDLL", lambda library, mode=0: object())  # type: ignore[attr-defined]
     assert load_blas() == "openblas"
     monkeypatch.setenv("DRAFTD_BLAS", "reference")
     assert load_blas() == "reference"

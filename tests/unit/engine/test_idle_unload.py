@@ -63,7 +63,7 @@ def test_request_after_idle_unload_reloads_weights_and_gives_same_text(engine):
 
 def test_machine_sleep_time_counts_towards_idle_unload(engine, monkeypatch):
     until(lambda: engine.worker.state is EngineState.READY, 30)
-    real = idle.sleepless_seconds
+    real = idle.sleepless_seconds  # type: ignore[attr-defined]
     monkeypatch.setattr(idle, "sleepless_seconds", lambda: real() + 3600.0)
     until(lambda: engine.worker.unloaded, 30, "the weights to go")
 

@@ -134,7 +134,7 @@ def test_sliding_window_model_speculates_over_ten_windows_with_bounded_memory():
         sinks = [rig.add(request(prompt, speculative(3), max_tokens=240)) for prompt in prompts]
         while not rig.scheduler.idle:
             rig.scheduler.step()
-            windows = [layer for layer in rig.target._batch.caches._attention if layer.window.size]
+            windows = [layer for layer in rig.target._batch.caches._attention if layer.window.size]  # type: ignore[attr-defined]
             held.append(sum(array.nbytes for layer in windows for array in layer.arrays()))
         assert [sink.tokens for sink in sinks] == expected
         assert [sink.done.degraded for sink in sinks] == [""] * 3

@@ -299,7 +299,7 @@ def test_prompts_of_similar_length_share_prefill_forward_and_keep_their_texts():
         for i, length in enumerate(lengths)
     ]
     sinks = rig.run(asked)
-    assert rig.scheduler.local.target.forwards[:2] == [[20, 22, 24, 31], [90, 95]]
+    assert rig.scheduler.local.target.forwards[:2] == [[20, 22, 24, 31], [90, 95]]  # type: ignore[attr-defined]
     for one, sink in zip(asked, sinks, strict=True):
         assert (
             sink.tokens == Rig(models).run([request(one.prompt, autoregressive(), max_tokens=one.max_tokens)])[0].tokens
@@ -312,7 +312,7 @@ def test_failed_shared_prefill_forward_fails_only_the_faulty_prompt():
     rig = Rig(models, wrap=Noting)
     asked = [request([*prompt(20, i), POISON if i == 1 else 1], autoregressive(), max_tokens=9) for i in range(3)]
     sinks = rig.run(asked)
-    assert [len(forward) for forward in rig.scheduler.local.target.forwards] == [3, 1, 1, 1]
+    assert [len(forward) for forward in rig.scheduler.local.target.forwards] == [3, 1, 1, 1]  # type: ignore[attr-defined]
     assert [sink.done.reason for sink in sinks] == [FinishReason.LENGTH, FinishReason.ERROR, FinishReason.LENGTH]
     assert sinks[1].done.error == "prefill failed: poison"
     assert rig.scheduler.local.kv_cache_bytes == 0

@@ -288,6 +288,6 @@ def test_mac_device_name_is_its_chip_or_else_its_architecture(
         assert key == "machdep.cpu.brand_string"
         return answer
 
-    monkeypatch.setattr(system.sys, "platform", "darwin")
+    monkeypatch.setattr(system.sys, "platform", "darwin")  # type: ignore[attr-defined]
     monkeypatch.setattr(SystemApple, "sysctl", sysctl)
     assert system.device().name == name

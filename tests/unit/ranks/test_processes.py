@@ -143,7 +143,7 @@ def test_follower_processes_end_with_their_daemon_or_report_a_missing_model(tmp_
     followers.stop(grace_seconds=0.2)
     assert (stopped_follower.poll(), next(followers.exits(), None)) == (-signal.SIGKILL, None)
     for caller in (*callers, followers):
-        caller.close()
+        caller.close()  # type: ignore[attr-defined]
     settings = Settings(model={"path": str(tmp_path / "none")})  # type: ignore[arg-type]
     followers = Followers(settings, local_plan(2), environ, "g1", out=lines.append)
     start = time.monotonic()

@@ -95,7 +95,7 @@ def test_run_progress_into_pipe_prints_one_line_every_30_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(runs.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(runs.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
     with progress() as advance:
         for done in range(0, 100, 10):
             advance(Advance(Stage.SWEEP, done, 100, 10.0 * (100 - done), "k4"))

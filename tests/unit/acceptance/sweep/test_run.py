@@ -25,7 +25,7 @@ from draftd_acceptance.folder import RunError, RunFolder
 from draftd_acceptance.options import SweepOptions
 from draftd_acceptance.session import MOST_ERRORS, Advance, MeasurementStopped, Session, all_at_once, ask_for
 from draftd_acceptance.sweep import plan as sweep_run
-from draftd_acceptance.sweep.plan import (
+from draftd_acceptance.sweep.plan import (  # type: ignore[attr-defined]
     Heat,
     Key,
     NothingToMeasure,
