@@ -68,7 +68,8 @@ def messages() -> Iterator[Item]:
             if len(texts) == 3 and not is_log:
                 is_field = not re.fullmatch(r"\{(\d+|LinkFailure\.\w+)\}", texts[0])
                 shown = f"{texts[0]}: got …; allowed: {texts[2]}" if is_field else texts[2]
-            if len(PUT_IN.sub("", shown).split()) >= MESSAGE_WORDS:
+            own = shown.replace(": got …; allowed:", "")
+            if len(PUT_IN.sub("", own).split()) >= MESSAGE_WORDS:
                 yield Item(shown, f"{path.relative_to(ROOT)}:{call.lineno}")
 
 
