@@ -1,1 +1,2 @@
-"""What the performance claims are measured with: arms paired in one run, raw ticks kept, ratios derived later."""
+"""Benchmarks behind the performance claims. Each compares configurations (arms) side by side, stores raw measurements,
+and computes ratios from them later."""

@@ -1,4 +1,5 @@
-"""An arm answers one prompt and says how long that took. All arms of a run take turns on the same prompts."""
+"""Configurations (arms) that benchmarks compare. Each answers a prompt and measures how long that took; all arms of a
+benchmark answer the same prompts in turn."""
 
 from __future__ import annotations
 
@@ -21,12 +22,13 @@ from draftd.core import PROMPT_LOOKUP, DepthMode, DrafterName, ModePreference, S
 
 _START_SECONDS = 600.0
 _ANSWER_SECONDS = 600.0  # a long prompt of a real model takes minutes on a busy machine
-BLAS = "DRAFTD_BLAS"  # the one of draftd's variables that daemons inherit: it holds for every arm
+BLAS = "DRAFTD_BLAS"  # the only one of draftd's environment variables that daemons inherit: it applies to every arm
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One held-out prompt, rendered: all arms get the same token ids."""
+    """A held-out prompt, rendered with the chat template. `workload` is its category (class), such as code or chat;
+    `tokens` are the token ids, the same for all arms."""
 
     id: str
     workload: str
@@ -35,8 +37,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`seconds` from asking to the last token, as the asker sees it; `text` is the token ids. Of mlx-lm also `times`,
-    seconds until each token, and `peak`, the most bytes that MLX held meanwhile."""
+    """One answer. `text` is its token ids; `seconds` is the time from the request to its last token. mlx-lm's answers
+    also have `times`, the seconds from the request to each token, and `peak`, the peak of MLX's memory in bytes."""
 
     text: tuple[int, ...]
     seconds: float
@@ -45,13 +47,14 @@ class Answer:
 
 
 def fixed_depth(depth: int) -> dict[str, object]:
-    """Settings for arms that draft so many tokens a step, and ask one daemon for the same prompts: none of them may be
-    faster because another one asked before."""
+    """Returns settings that allow `depth` draft tokens a step and turn the prefix store off: no arm may be faster
+    because another arm sent the same prompt before."""
     return {"engine.max_draft_tokens": depth, "engine.prefix_cache_bytes": 0}
 
 
 def fixed_drafter(draft: str) -> DrafterName | None:
-    """The drafter that a request for a fixed depth must name: prompt lookup if `draft` is empty, else None."""
+    """Returns the drafter that a request for a fixed depth must name: prompt lookup if the draft model's path is empty,
+    else None."""
     return None if draft else PROMPT_LOOKUP
 
 
@@ -61,7 +64,8 @@ class Arm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Draftd:
-    """A daemon over gRPC, from a client in this process; each step drafts `depth` tokens."""
+    """Sends prompts to a draftd daemon over gRPC, from this process. In speculative mode each step drafts `depth`
+    tokens."""
 
     client: DraftdClient
     mode: ModePreference
@@ -88,7 +92,8 @@ class Draftd:
         return Answer(tuple(text), time.perf_counter() - started)
 
     def together(self, prompts: Sequence[Prompt], seed: int) -> list[Answer]:
-        """All prompts at once, one stream each; every answer has the seconds of the whole."""
+        """Sends all prompts at once, one thread each. Returns the answers in order; each has the seconds until all had
+        ended."""
         texts: list[tuple[int, ...]] = [()] * len(prompts)
 
         def one(i: int) -> None:
@@ -106,7 +111,8 @@ class Draftd:
 
 @dataclass(frozen=True, slots=True)
 class MlxLm:
-    """mlx-lm's own loops in a process of their own; it times itself, so that asking it costs it nothing."""
+    """Sends prompts to mlx-lm's own decoding loop in a child process, which measures the times itself. With `depth` 0
+    it decodes without a draft."""
 
     process: subprocess.Popen[str]
     depth: int
@@ -142,13 +148,14 @@ def daemon(
     settings: Mapping[str, object] | None = None,
     state: Path | None = None,
 ) -> Iterator[DraftdClient]:
-    """A daemon of its own; `endpoint` is where its telemetry goes, None for none. `draft` is empty for none.
-    `checkout`: another working copy, set up, whose daemon it is. `settings`: draftd's own, by name; the others have
-    their defaults. `state`: where it keeps what it learns; a new folder without it."""
+    """Starts a daemon and yields a client of it once its models are loaded. `draft` is empty for no draft model.
+    `endpoint` receives its telemetry over OTLP; None exports none. `checkout` is another working copy, already set up,
+    whose daemon is started instead. `settings` are draftd's, by name; the others keep their defaults. `state` is the
+    folder in which the daemon keeps what it learns; None makes a temporary one."""
     with tempfile.TemporaryDirectory(prefix="draftd-bench-") as folder:
         inherited = clean_environ("")
         environ = {k: v for k, v in inherited.items() if k == BLAS or not k.startswith(("OTEL_", "DRAFTD_"))}
-        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each start compiles draftd, and no other program
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # with it each start would compile draftd again, but not mlx-lm
         environ |= {"DRAFTD_FLAG__FILE": str(Path(folder) / "flags.json"), "XDG_STATE_HOME": str(state or folder)}
         if endpoint is not None:
             environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
@@ -169,7 +176,8 @@ def daemon(
 
 @contextlib.contextmanager
 def helper(module: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A child that runs one of this package's modules; also gives the first line that it says."""
+    """Starts a module of this package as a child process. Yields the process and the first line that it prints. Raises
+    RuntimeError if it ends before that."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         stdin=subprocess.PIPE,
@@ -181,7 +189,9 @@ def helper(module: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str]
         assert process.stdout is not None
         first = process.stdout.readline().strip()
         if not first:
-            raise RuntimeError(f"{module} ended with exit code {process.wait()}")
+            raise RuntimeError(
+                f"the child process {module} ended with exit code {process.wait()} before it printed a line"
+            )
         yield process, first
     finally:
         assert process.stdin is not None

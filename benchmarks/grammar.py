@@ -1,9 +1,9 @@
-"""`make bench-grammar`: what a grammar costs, and what speculation gains under one.
+"""`make bench-grammar`: what does a grammar cost, and what does speculation gain under one?
 
-One pair, on the held-out prompts for tool calls, one request at a time, greedy. For each prompt all arms take
-turns in a random order. A figure is the median over prompts of one arm's tokens per second over another's, after the
-first token, with a 95 % interval by bootstrap; answers are compared where both have the same text. Without a draft
-model the speculative arms draft by prompt lookup and by the grammar. The last line is JSON.
+Decodes the held-out prompts for tool calls greedily, one request at a time. Each prompt is decoded in all
+configurations (arms), in a random order. A result is the median over prompts of one arm's tokens per second divided by
+another's, both after the first tokens, with a 95 % interval by bootstrap. Prompts count where both arms gave the same
+text. Without a draft model the speculative arms draft by prompt lookup and by the grammar. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Sink:
 
     @property
     def rate(self) -> float:
-        """Tokens a second after the first ones."""
+        """Output tokens per second from the first emission to the last, without the first one's tokens."""
         return (len(self.tokens) - self.times[0][1]) / (self.times[-1][0] - self.times[0][0])
 
 
@@ -88,7 +88,8 @@ def plan(*drafters: str, fixed: bool = False) -> DecodePlan:
 
 
 def schema_of(told: Mapping[str, Any]) -> str:
-    """Of a call of one of the tools that a prompt lists as name(argument, …), or of the one that it names."""
+    """Returns the JSON schema of a tool call. The tools are those that the prompt lists as name(argument, …), or else
+    the one that it expects to be called."""
     calls, listed = [], re.findall(r"(\w+)\(([^)]*)\)", told["messages"][0]["content"])
     for name, arguments in listed or [(told["expect"]["name"], ",".join(told["expect"]["arguments"]))]:
         keys = [key.strip() for key in arguments.split(",") if key.strip()]
@@ -104,7 +105,7 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drafted(draft: str, *others: str) -> DecodePlan:
-    """A plan with the draft model, if there is one, and the other drafters."""
+    """Returns a speculative plan with the draft model, if `draft` is not empty, and with the other drafters."""
     return plan(*([DRAFT_MODEL] if draft else []), *others)
 
 
@@ -127,7 +128,9 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.grammar", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--prompts", type=int, default=40, help="a real model takes half a minute for each")
+    parser.add_argument(
+        "--prompts", type=int, default=40, help="number of prompts; a real model takes half a minute for each"
+    )
     args = options.parse(parser)
     load_blas()
     from draftd.engine.handle import EngineState
@@ -169,13 +172,13 @@ def main() -> int:
         for over, arm in _COMPARED:
             one, other = found[arm], found[over]
             streamed = min(len(one.times), len(other.times)) > 1
-            if one.tokens == other.tokens and streamed and number:  # the first prompt is to warm up on
+            if one.tokens == other.tokens and streamed and number:  # the first prompt is the warm-up
                 ratios.setdefault(f"{arm} / {over}", []).append(one.rate / other.rate)
     worker.close()
     shown = {}
     for over, arm in _COMPARED:
         if f"{arm} / {over}" not in ratios:
-            print(f"{arm} / {over}: left out, no prompt has the same text in both", file=sys.stderr)
+            print(f"{arm} / {over}: left out, because no prompt has the same text in both", file=sys.stderr)
     for name, several in ratios.items():
         median, low, high = interval(several)
         print(f"{name}: {median:.3f} ({low:.3f} to {high:.3f}; {len(several)} prompts)", file=sys.stderr)
@@ -188,4 +191,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # threads of MLX's are left, which would end the process with an error
+    os._exit(code)  # MLX's remaining threads would make a normal exit fail

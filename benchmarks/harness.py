@@ -1,13 +1,14 @@
-"""`make bench-harness`: does the acceptance harness measure what a bare client measures?
+"""`make bench-harness`: does the acceptance harness measure the same speed as a bare client?
 
-The same prompts on one daemon, in an order drawn anew each time, each asked
+Sends the same prompts to one daemon, autoregressively and speculatively, in a random order each time, with three
+clients (arms):
 
-    bare      by the bare client of these benchmarks
-    again     by the same once more: what two measurements of one thing differ by here
-    harness   by the acceptance harness: capture, tick, kept in a run's folder, the machine sampled beside it
+    bare      the bare client of these benchmarks
+    again     the same client once more, to show how much two measurements of one thing differ here
+    harness   the acceptance harness: it captures an answer, stores its measurement and samples the machine meanwhile
 
-autoregressively and speculatively. The harness holds where the whole interval of its ratio to the bare client lies
-within 1 % of 1. Raw ticks are kept in .benchmarks/. The last line is JSON.
+A result is the median ratio of a client's tokens per second to the bare client's. The harness passes if the whole 95 %
+interval of its ratio lies within 1 % of 1. Raw measurements (ticks) are kept in .benchmarks/. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from draftd_acceptance.ticks import RunPlace, Stage
 BOUND = 0.01
 MODES = {"ar": ModePreference.AUTOREGRESSIVE, "spec": ModePreference.SPECULATIVE}
 ARMS = ("bare", "again", "harness")
-_BLOCK = 2  # prompts that one arm asks before the next does: the harness samples the machine meanwhile
+_BLOCK = 2  # prompts that an arm sends in a row: long enough for the harness to sample the machine
 _PAUSE_SECONDS = 0.08  # as in benchmarks.run
 _SETTLE_SECONDS = 25.0
 
@@ -49,7 +50,8 @@ Answers = Callable[[Prompt], Tick]
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """The acceptance harness, as its sweep goes about it."""
+    """Sends prompts as the acceptance harness's sweep does. `name` is the mode's key in MODES; `depth` is the draft
+    tokens of a speculative step."""
 
     session: Session
     name: str
@@ -85,7 +87,7 @@ def main() -> int:
     prompts = load_prompts(args.model, args.prompts)
     folder = Path(".benchmarks") / f"harness-{time.strftime('%Y%m%d-%H%M%S')}"
     with daemon(args.model, args.draft_model, None, settings=fixed_depth(args.depth)) as client:
-        console.print(f"one daemon on {args.model}, settling")
+        console.print(f"one daemon on {args.model}, waiting until it settles")
         time.sleep(args.settle)
         session = Session(client, RunFolder.create(folder), 1)
         measure(session, prompts[:_BLOCK], -1, args)  # the warm-up is not kept
@@ -97,13 +99,14 @@ def main() -> int:
     (folder / "ticks.jsonl").write_text("".join(json.dumps(asdict(tick)) + "\n" for tick in ticks), encoding="utf-8")
     found = compared(ticks)
     report(found, console)
-    console.print(f"raw ticks: {folder}")
+    console.print(f"raw measurements: {folder}")
     print(json.dumps(figures(found)))
     return 0 if holds(found) else 1
 
 
 def measure(session: Session, prompts: Sequence[Prompt], repetition: int, args: argparse.Namespace) -> list[Tick]:
-    """All arms on each block of prompts, in an order drawn anew and with a pause before each request."""
+    """Measures all arms in both modes on each block of prompts, in a random order, with a pause before each request.
+    Returns one tick (measurement) for each answer."""
     ticks, order = [], random.Random(repetition)
     for start in range(0, len(prompts), _BLOCK):
         block = prompts[start : start + _BLOCK]
@@ -140,13 +143,14 @@ def _bare(
 
 
 def compared(ticks: Sequence[Tick]) -> dict[str, Interval]:
-    """Tokens per second over those of the bare client, for each mode and by either: each answer against the one to the
-    same prompt in the same repetition, the median of all, with an interval over prompts."""
+    """Returns ratios of tokens per second to the bare client's, keyed by mode and arm as in `ar_harness_vs_bare`. Each
+    answer is compared with the bare client's to the same prompt in the same repetition. The estimate is the median of
+    these ratios, with an interval over prompts. Raises SystemExit if the lengths of a prompt's answers differ."""
     rates = {(t.arm, t.repetition, t.prompt): t.tokens / t.seconds for t in ticks}
     tokens = {(t.arm.split("-")[0], t.prompt): t.tokens for t in ticks}
     for tick in ticks:
         if tokens[tick.arm.split("-")[0], tick.prompt] != tick.tokens:
-            raise SystemExit(f"{tick.arm}: the greedy text of {tick.prompt} is of another length than the other arms'")
+            raise SystemExit(f"{tick.arm}: the greedy text of {tick.prompt} has another length than in the other arms")
     found = {}
     for name in MODES:
         for arm in ARMS[1:]:
@@ -161,13 +165,13 @@ def compared(ticks: Sequence[Tick]) -> dict[str, Interval]:
 
 
 def holds(found: dict[str, Interval]) -> bool:
-    """Whether the harness is shown to measure within the bound of the bare client."""
+    """Returns True if the 95 % interval of each of the harness's ratios lies within BOUND of 1."""
     ours = [interval for name, interval in found.items() if "harness" in name]
     return all(one.low >= 1 - BOUND and one.high <= 1 + BOUND for one in ours)
 
 
 def figures(found: dict[str, Interval]) -> dict[str, object]:
-    """For the last line."""
+    """Returns the values of the last line: each ratio, its interval as [low, high], and `within_one_percent`."""
     shown: dict[str, object] = {}
     for name, one in found.items():
         shown[name] = round(one.estimate, 4)
@@ -176,9 +180,7 @@ def figures(found: dict[str, Interval]) -> dict[str, object]:
 
 
 def report(found: dict[str, Interval], console: Console) -> None:
-    table = Table(
-        title="tokens per second over the bare client's, median of paired answers, 95 % interval over prompts"
-    )
+    table = Table(title="tokens per second ÷ the bare client's, median of paired answers, 95 % interval over prompts")
     for heading in ("claim", "ratio", "interval", "pairs"):
         table.add_column(heading, justify="left" if heading == "claim" else "right")
     for name, one in found.items():
@@ -188,11 +190,13 @@ def report(found: dict[str, Interval], console: Console) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--depth", type=int, default=4, help="draft tokens a step, in the speculative arms")
-    parser.add_argument("--prompts", type=int, default=4, help="prompts of each class")
-    parser.add_argument("--tokens", type=int, default=96, help="most tokens of an answer")
+    parser.add_argument("--depth", type=int, default=4, help="draft tokens a step in speculative mode")
+    parser.add_argument("--prompts", type=int, default=4, help="prompts of each category (class)")
+    parser.add_argument("--tokens", type=int, default=96, help="maximum tokens of an answer")
     parser.add_argument("--repetitions", type=int, default=12)
-    parser.add_argument("--settle", type=float, default=_SETTLE_SECONDS, help="seconds before it begins")
+    parser.add_argument(
+        "--settle", type=float, default=_SETTLE_SECONDS, help="seconds to wait after the daemon's start"
+    )
     return options.parse(parser)
 
 

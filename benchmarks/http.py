@@ -1,8 +1,9 @@
 """`make bench-http`: what does HTTP cost beside gRPC?
 
-One daemon, the same prompts over both fronts in turn, each streamed to a client in this process: alone, and eight at
-once. A figure is the median over prompts and repetitions of tokens per second over HTTP against those over gRPC, with a
-95 % interval over prompts. HTTP holds where the median is at least 0.97. The last line is JSON.
+Sends the same prompts to one daemon over both protocols, in a random order. Clients in this process stream the answers,
+one at a time and eight at once. A result is the median over prompts and repetitions of tokens per second over HTTP
+divided by those over gRPC, with a 95 % interval over prompts. HTTP passes if each median is at least 0.97. The last
+line is JSON.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _PAUSE_SECONDS = 0.08  # as in benchmarks.run
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One answer, and its tokens."""
+    """One answer: its text and its number of tokens."""
 
     text: str
     tokens: int
@@ -49,7 +50,8 @@ class Said:
 
 @dataclass(slots=True)
 class Front:
-    """The daemon by one front; `connections` are those of HTTP, one for each stream."""
+    """Clients of one daemon over gRPC and over HTTP. `connections` holds an HTTP connection for each stream's
+    number."""
 
     grpc: DraftdClient
     http_port: int
@@ -100,7 +102,8 @@ class Front:
 
 
 def together(ask: Any, prompts: Sequence[Prompt]) -> tuple[list[Said], float]:
-    """All prompts at once, one stream each, and the seconds of the whole."""
+    """Calls `ask(prompt, stream number)` for all prompts at once, one thread each. Returns the answers in order, and
+    the seconds until all had ended."""
     said: list[Said] = [Said("", 0)] * len(prompts)
 
     def one(i: int) -> None:
@@ -112,7 +115,8 @@ def together(ask: Any, prompts: Sequence[Prompt]) -> tuple[list[Said], float]:
 
 
 def measured(front: Front, prompts: Sequence[Prompt], group: int, repetitions: int, name: str) -> Interval:
-    """HTTP's rate over gRPC's, paired by the prompts of one group."""
+    """Measures the ratio of tokens per second over HTTP to those over gRPC, paired by groups of `group` concurrent
+    prompts. Raises SystemExit if the texts differ between the protocols."""
     rng = random.Random(0)
     groups = [[prompts[(i + k) % len(prompts)] for k in range(group)] for i in range(len(prompts))]
     quotients: dict[int, list[float]] = {}
@@ -125,7 +129,7 @@ def measured(front: Front, prompts: Sequence[Prompt], group: int, repetitions: i
                 rates[arm] = sum(one.tokens for one in said) / seconds
                 texts[arm] = [(one.text, one.tokens) for one in said]
             if texts["grpc"] != texts["http"]:
-                raise SystemExit(f"the texts of {[one.id for one in asked]} differ by the front")
+                raise SystemExit(f"the texts of {[one.id for one in asked]} differ between gRPC and HTTP")
             quotients.setdefault(i, []).append(rates["http"] / rates["grpc"])
     found = bootstrap(list(quotients.values()))
     assert found is not None
@@ -143,7 +147,7 @@ def main() -> int:
         environ = {key: value for key, value in environ.items() if not key.startswith("OTEL_")}
         environ["XDG_STATE_HOME"] = folder
         listening = ["--host", "127.0.0.1", "--port", "0", "--http-port", str(port)]
-        # What one front asked would be kept for the other.
+        # Otherwise the second protocol would find the first one's prompts in the prefix store.
         listening += ["--set", "engine.prefix_cache_bytes=0"]
         pair = ["--model", args.model, *(["--draft-model", args.draft_model] if args.draft_model else [])]
         command = serve_command(*pair, *listening)
@@ -156,7 +160,7 @@ def main() -> int:
                     repetitions = max(1, args.repetitions // (1 if group == 1 else 2))
                     found[f"{name}_x{group}"] = measured(front, prompts, group, repetitions, name)
     for key, one in found.items():
-        console.print(f"{key}: HTTP over gRPC {one.estimate:.3f} ({one.low:.3f}–{one.high:.3f})")
+        console.print(f"{key}: HTTP ÷ gRPC {one.estimate:.3f} ({one.low:.3f}–{one.high:.3f})")
     holds = all(one.estimate >= BOUND for one in found.values())
     figures = {key: [round(value, 4) for value in (one.estimate, one.low, one.high)] for key, one in found.items()}
     print(json.dumps({**figures, "holds": holds}))
@@ -165,8 +169,8 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prompts", type=int, default=2, help="prompts of each class")
-    parser.add_argument("--tokens", type=int, default=96, help="most tokens of an answer")
+    parser.add_argument("--prompts", type=int, default=2, help="prompts of each category (class)")
+    parser.add_argument("--tokens", type=int, default=96, help="maximum tokens of an answer")
     parser.add_argument("--repetitions", type=int, default=6)
     return options.parse(parser)
 

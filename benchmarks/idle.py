@@ -1,4 +1,5 @@
-"""Waits until processes rest: an idle daemon measures its prices, which must not slow what another arm does."""
+"""Waits until processes are idle. An idle daemon measures its step costs in the background, which must not slow another
+arm's measurement."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ import psutil
 
 LOOK_SECONDS = 0.1
 MOST_SECONDS = 60.0
-_SHARE = 0.1  # of a core; what exports telemetry and reads the machine takes less
-_LOOKS = 5  # one after the other: a daemon rests for a quarter of a second before it measures, and between forwards
+_SHARE = 0.1  # of a core: exporting telemetry and reading the machine take less
+_LOOKS = 5  # in a row: a daemon pauses for a quarter of a second before it measures, and between forwards
 
 
 def process_at(address: str) -> psutil.Process:
-    """The child of this process that listens there (HOST:PORT). Raises LookupError where none does."""
+    """Returns the child of this process that listens on `address` (HOST:PORT). Raises LookupError if none does."""
     port = int(address.rpartition(":")[2])
     for child in psutil.Process().children():
         if any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in child.net_connections("tcp")):
@@ -23,7 +24,8 @@ def process_at(address: str) -> psutil.Process:
 
 
 def wait_until_idle(processes: Iterable[psutil.Process], seconds: float = MOST_SECONDS) -> bool:
-    """Whether none of them uses a processor, after at most so many seconds. Takes half a second at least."""
+    """Waits until the processes together use at most a tenth of a core for half a second. Returns False if they still
+    use more after `seconds`."""
     processes = list(processes)
     deadline = time.monotonic() + seconds
     idle, before, used = 0, time.monotonic(), _used(processes)
@@ -38,6 +40,6 @@ def wait_until_idle(processes: Iterable[psutil.Process], seconds: float = MOST_S
 
 
 def _used(processes: Iterable[psutil.Process]) -> float:
-    """Seconds of processor time."""
+    """Returns the processes' CPU time, user and system, in seconds."""
     times = [process.cpu_times() for process in processes]
     return float(sum(one.user + one.system for one in times))

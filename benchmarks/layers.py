@@ -1,9 +1,10 @@
-"""`python -m benchmarks.layers`: does speculation pay where layers keep a state, or a window, and not all of a text?
+"""`python -m benchmarks.layers`: does speculation pay on models whose layers keep a recurrent state or a sliding
+window?
 
-Models of about 30 million random weights, made on the spot. A scripted draft knows what the target will say, and says
-each token right with a given probability: drafting costs nothing, so that what is measured is verification, rollback
-and replay. Each repetition measures all arms in a random order. A figure is the median over repetitions of one arm's
-tokens per second over another's. The last line is JSON.
+The models have about 30 million random weights and are made on the spot. A scripted drafter knows the target's text and
+proposes each token correctly with a given probability. Drafting costs nothing, so that only verification, rollback and
+replay are measured. Each repetition measures all configurations (arms) in a random order. A result is the median over
+repetitions of one arm's tokens per second divided by another's. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from draftd.models.blas import load_blas
 from draftd.outcome import Emission, Outcome
 
 TOKENS, PROMPT, DEEPEST = 128, 24, 8
-DEPTHS = (1, 2, 4, 6)  # besides none: what automatic depth is compared with
+DEPTHS = (1, 2, 4, 6)  # fixed depths, besides 0, that automatic depth is compared with
 _COMMON = {"vocab_size": 4096, "hidden_size": 512, "max_position_embeddings": 4096}
 _ATTENTION = {"num_attention_heads": 8, "num_key_value_heads": 2}
 _SHAPES: dict[str, dict[str, Any]] = {
@@ -69,7 +70,8 @@ KINDS = {"lfm2": "short convolutions", "mamba2": "Mamba-2", "gemma3_text": "wind
 
 
 def plan(depth: int | None) -> DecodePlan:
-    """None: automatic."""
+    """Returns the decode plan for `depth` draft tokens a step: 0 decodes autoregressively, None chooses the depth
+    automatically."""
     if depth == 0:
         return DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "benchmark")
     mode = DepthMode.AUTOMATIC if depth is None else DepthMode.FIXED
@@ -93,7 +95,8 @@ class Sink:
 
 
 def started(kind: str) -> tuple[Any, dict[str, Any]]:
-    """An engine on its thread, and its script: the texts by prompt, and how often a draft is right."""
+    """Starts an engine on a thread, with a model of type `kind`. Returns it and the drafter's script: `texts` by
+    prompt, `right` (the probability that a drafted token is correct) and `seed`."""
     import mlx.core as mx
 
     from draftd.engine.drafters.base import DraftSequence, TextDrafter
@@ -109,9 +112,9 @@ def started(kind: str) -> tuple[Any, dict[str, Any]]:
     class Scripted(TextDrafter):
         def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
             text, at = script["texts"].get(tuple(sequence.tokens[:PROMPT]), ()), len(sequence.tokens) - PROMPT
-            dice = random.Random(f"{script['seed']} {at} {sequence.tokens[:PROMPT]}")  # of each sequence its own
+            dice = random.Random(f"{script['seed']} {at} {sequence.tokens[:PROMPT]}")  # different for each sequence
             said = [token if dice.random() < script["right"] else token ^ 1 for token in text[at : at + depth]]
-            return said or [1] * depth  # what calibration asks for has no text
+            return said or [1] * depth  # calibration has no scripted text
 
     def load(progress: Any) -> LoadedModels:
         config = {"model_type": kind, "rms_norm_eps": 1e-6} | _SHAPES[kind]
@@ -142,7 +145,8 @@ def started(kind: str) -> tuple[Any, dict[str, Any]]:
 def measured(
     worker: Any, prompts: Sequence[tuple[int, ...]], depth: int | None, workload: WorkloadClass = WorkloadClass.CODE
 ) -> tuple[float, list[list[int]]]:
-    """Tokens a second of all of them together, while all decode; and their texts."""
+    """Decodes all prompts at once. Returns their total tokens per second while all of them decode, and their token
+    ids."""
     sinks = [Sink() for _ in prompts]
     for prompt, sink in zip(prompts, sinks, strict=True):
         name = f"{id(sink)} {time.perf_counter()}"
@@ -169,7 +173,7 @@ def examined(kind: str, repetitions: int, console: Console) -> dict[str, float]:
         script["seed"] = repetition
         for arm in random.Random(repetition).sample(arms, len(arms)):
             batch, script["right"], depth = arm
-            # Each kind of draft has a class of its own, of which the first answers are to learn from.
+            # Each kind of draft has a prompt category (class) of its own, whose first answers teach automatic depth.
             workload = WorkloadClass.CODE if script["right"] else WorkloadClass.PROSE
             together = [prompts] if batch > 1 else [[prompt] for prompt in prompts]
             if depth is None:
@@ -189,7 +193,7 @@ def examined(kind: str, repetitions: int, console: Console) -> dict[str, float]:
         found["automatic, useless draft"] = rate[n, 0.0, None] / plain
         for name, ratio in found.items():
             ratios.setdefault(f"{name}, {n}", []).append(ratio)
-    table = Table("over autoregressive", "one", "four", title=f"{KINDS[kind]} ({kind})")
+    table = Table("tokens/s ÷ autoregressive", "1 request", "4 requests", title=f"{KINDS[kind]} ({kind})")
     for name in dict.fromkeys(key.rpartition(", ")[0] for key in ratios):
         several = [ratios[f"{name}, {n}"] for n in (1, 4)]
         cells = [f"{statistics.median(found):.2f} ({min(found):.2f}–{max(found):.2f})" for found in several]
@@ -199,7 +203,8 @@ def examined(kind: str, repetitions: int, console: Console) -> dict[str, float]:
 
 
 def _best(rates: Sequence[Mapping[tuple[int, float, int | None], float]], repetition: int, n: int) -> int:
-    """The fixed depth that was fastest in the other repetitions: luck in this one does not choose."""
+    """Returns the fixed depth that was fastest in the other repetitions, for `n` concurrent requests: noise in this
+    repetition must not choose it."""
     others = [one for i, one in enumerate(rates) if i != repetition] or rates
     return max((0, *DEPTHS), key=lambda depth: statistics.median(one[n, 0.8, depth] for one in others))
 
@@ -220,4 +225,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # threads of MLX's are left, which would end the process with an error
+    os._exit(code)  # MLX's remaining threads would make a normal exit fail

@@ -1,6 +1,6 @@
-"""mlx-lm in a process of its own: reads one JSON request a line, answers one a line. Ends with its input.
+"""Runs mlx-lm in a child process: reads a JSON request on each line and prints a JSON answer. Ends when its input ends.
 
-The same weights in the same type, and the same BLAS, as draftd uses.
+It uses the same weights in the same number type, and the same BLAS, as draftd.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def main(target: str, draft: str = "") -> None:
             text.append(int(response.token))
             times.append(time.perf_counter() - started)
         seconds = time.perf_counter() - started
-        mx.synchronize()  # its last forward, which nobody reads, must not run beside another arm
-        # mlx-lm says its last token twice when the length ends the text: once as it comes, once as the end.
+        mx.synchronize()  # mlx-lm's last forward, whose result is unused, must not overlap another arm's measurement
+        # mlx-lm reports the last token twice when the length limit ends the text.
         count = response.generation_tokens
         said = {"text": text[:count], "seconds": seconds, "times": times[:count], "peak": mx.get_peak_memory()}
         print(json.dumps(said), flush=True)

@@ -1,4 +1,4 @@
-"""The options that choose which models a benchmark measures. Every benchmark of a pair takes them."""
+"""Command-line options that choose the models of a benchmark."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scripts.real_model import FULL as REAL
 def parse(
     parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None, *, otherwise_real: bool = False
 ) -> argparse.Namespace:
-    """Adds the options to `parser` and parses. The result's `draft_model` is empty where there is none.
-    `otherwise_real`: --real is the default."""
+    """Adds the model options to `parser` and parses the arguments. In the result, `model` and `draft_model` are folders
+    or hub ids; `draft_model` is empty for none. With `otherwise_real`, --real is the default."""
     add_model_options(parser)
     args = parser.parse_args(arguments)
     args.real = args.real or (otherwise_real and not (args.model or args.draft_model))
@@ -23,14 +23,15 @@ def parse(
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("models, folders or hub ids; without them the embedded pair")
-    group.add_argument("--model", help="the target; without --draft-model it has no draft model")
-    group.add_argument("--draft-model", help="its draft model")
+    group = parser.add_argument_group("models: folders or hub ids; the default is the embedded pair")
+    group.add_argument("--model", help="the target model; it has no draft model unless --draft-model names one")
+    group.add_argument("--draft-model", help="the target's draft model")
     group.add_argument("--real", action="store_true", help=f"short for --model {REAL.relative_to(REAL.parents[2])}")
 
 
 def resolve(parser: argparse.ArgumentParser, args: argparse.Namespace, real: Path = REAL) -> None:
-    """Sets `model` and `draft_model` to what is to be measured. Ends the process where the options contradict."""
+    """Sets `args.model` and `args.draft_model` to the chosen models, or else to the embedded pair. Ends the process if
+    options contradict each other, or if the real model is missing."""
     if args.real:
         for option in ("model", "draft_model"):
             if (value := getattr(args, option)) is not None:

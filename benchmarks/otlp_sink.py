@@ -1,4 +1,4 @@
-"""An OTLP receiver that takes everything and keeps nothing: telemetry has to go somewhere while its cost is measured.
+"""An OTLP receiver that accepts all telemetry and discards it, so that the cost of exporting can be measured.
 
 Prints its address, then serves until its input ends.
 """

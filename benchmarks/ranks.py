@@ -1,10 +1,12 @@
 """`python -m benchmarks.ranks`: what do several ranks of one target gain, and over which network do they lose?
 
-Measured here: forwards of one rank, of one rank's part without any collective, and of two ranks over the loopback ring,
-each on a core of its own, of the embedded target and of 30 million random weights; and collectives. A figure is the
-least of three lower quartiles of many, as other programs run besides. The part and the collectives foresee what two
-ranks take. Then the table of two Macs, which is the model's alone (ranks_model.py). `--no-measure` prints only that;
-`--trip` and `--bandwidth` put in a network of your own, as `draftd doctor --hostfile` measures it.
+Measures on this machine, each rank on a core of its own: forwards of one rank, of one rank's half of the weights
+without collectives, and of two ranks over the loopback ring. The models are the embedded target and one with 30 million
+random weights. Measures collectives too. A result is the minimum of three lower quartiles, because other programs run
+as well. The half's time plus the collectives' predicts the time of two ranks.
+
+Then prints a table for two Macs, which is computed and not measured (ranks_model.py). `--no-measure` prints only that.
+`--trip` and `--bandwidth` add a network of your own, as `draftd doctor --hostfile` measures it.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from rich.table import Table
 from benchmarks.ranks_model import Drafts, Link, Machine, Shape, forward, longest_collective, prefill, step
 
 CONTEXT, WIDTHS, TRIES, PROMPT = 128, (1, 4), 30, 2048
-_TIMES = 3  # that all is measured, in turn
+_TIMES = 3  # repetitions of the whole measurement
 _SECONDS = 240.0
-#: Elements of fp32 of a collective: one, and a row and four rows of hidden sizes.
+#: Sizes of the measured collectives, in fp32 numbers.
 SIZES = (1, 256, 512, 1024, 2048, 8192, 65_536, 1 << 20)
 
-# Round trips between applications over TCP, as `draftd doctor --hostfile` measures them. Ethernet: assumptions for a
-# switch at home; exo-explore/exo#2295 has 0.38 to 0.95 ms over a Thunderbolt bridge under load. jaccl: 27 to 31 µs a
+# Round trips between applications over TCP, as `draftd doctor --hostfile` measures them. Ethernet: assumed for a switch
+# at home; exo-explore/exo#2295 reports 0.38 to 0.95 ms over a Thunderbolt bridge under load. jaccl: 27 to 31 µs a
 # collective and 6.1 to 6.5 GB/s between an M3 Ultra and an M5 Max (jundot/omlx#3118).
 LINKS = (
     Link("1 GbE, ring", 0.4e-3, 0.117e9, 40e-6),
@@ -44,9 +46,9 @@ LINKS = (
     Link("Thunderbolt, ring", 0.3e-3, 3.0e9, 40e-6),
     Link("Thunderbolt 5, jaccl", 0.0, 6.3e9, 29e-6),
 )
-# Memory: Apple's figures, of which decoding reaches about three quarters. Prompts: an M3 Ultra takes 91.5 tokens/s of a
-# 123B model (ml-explore/mlx#3094); the M4 Pro by its GPU's size. Four tokens over one: M4 Pro 1.14 to 1.57
-# (ml-explore/mlx#3839).
+# Memory bandwidth: Apple's numbers; decoding reaches about three quarters of them. Prompts: an M3 Ultra processes 91.5
+# tokens/s of a 123B model (ml-explore/mlx#3094); the M4 Pro is scaled by its GPU's size. A forward of four tokens takes
+# 1.14 to 1.57 times as long as one of one token on an M4 Pro (ml-explore/mlx#3839).
 M4_PRO = Machine("M4 Pro", 0.75 * 273e9, 6.5e12, 1.3)
 M3_ULTRA = Machine("M3 Ultra", 0.75 * 819e9, 22.5e12, 1.3)
 MODELS = (
@@ -60,9 +62,9 @@ MODELS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks", description=__doc__)
-    parser.add_argument("--no-measure", action="store_true", help="only the table of the model")
-    parser.add_argument("--trip", type=float, help="milliseconds there and back between two of your machines, over TCP")
-    parser.add_argument("--bandwidth", type=float, help="Gbit/s between them")
+    parser.add_argument("--no-measure", action="store_true", help="print only the computed table")
+    parser.add_argument("--trip", type=float, help="round trip between two of your machines over TCP, in milliseconds")
+    parser.add_argument("--bandwidth", type=float, help="bandwidth between them, in Gbit/s")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.rank is not None:
@@ -81,7 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured() -> dict[str, Any]:
-    """Of one rank alone, then of two. Raises RuntimeError where a rank fails."""
+    """Measures one rank alone and two ranks, three times each. Returns `steps` and `collectives` (seconds by size).
+    `steps` has for each model and width of the forward the seconds of one rank (`one`), its half (`part`), two ranks
+    (`two`) and the prediction for two (`model`), and the number of collectives. Raises RuntimeError if a rank fails."""
     found = [(_run(1)[0], _run(2)[0]) for _ in range(_TIMES)]
     alone, first = (_best(runs) for runs in zip(*found, strict=True))
     steps = {}
@@ -103,14 +107,16 @@ def measured() -> dict[str, Any]:
 
 
 def _best(runs: Sequence[Any]) -> Any:
-    """The least of each figure: what else ran cannot have made it less."""
+    """Returns the minimum of each number over repeated measurements, key by key: other programs can only slow one
+    down."""
     if isinstance(runs[0], dict):
         return {key: _best([one[key] for one in runs]) for key in runs[0]}
     return min(runs)
 
 
 def _between(collectives: Mapping[str, float], numbers: int) -> float:
-    """Seconds, along the line between the two sizes measured around it."""
+    """Returns the seconds of a collective over so many fp32 numbers, interpolated linearly between the measured
+    sizes."""
     sizes = sorted(map(int, collectives))
     low = max((size for size in sizes if size <= numbers), default=sizes[0])
     high = min((size for size in sizes if size >= numbers), default=sizes[-1])
@@ -119,7 +125,8 @@ def _between(collectives: Mapping[str, float], numbers: int) -> float:
 
 
 def _run(ranks: int) -> list[dict[str, Any]]:
-    """Each a process with a core and one BLAS thread of its own: two stand for two machines."""
+    """Runs the measurement in `ranks` processes, each with a core and one BLAS thread of its own, to stand for separate
+    machines. Returns each rank's result. Raises RuntimeError if a rank fails."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         hostfile = Path(folder) / "hosts.json"
         hostfile.write_text(json.dumps([[f"127.0.0.1:{_free_port()}"] for _ in range(ranks)]))
@@ -133,7 +140,7 @@ def _run(ranks: int) -> list[dict[str, Any]]:
             started.append(one)
         answers = [one.communicate(timeout=_SECONDS)[0] for one in started]
         if any(one.returncode for one in started):
-            raise RuntimeError("a rank ended with an error, which stands above")
+            raise RuntimeError("a rank's process failed; its error is printed above")
         return [json.loads(answer.splitlines()[-1]) for answer in answers]
 
 
@@ -144,7 +151,8 @@ def _free_port() -> int:
 
 
 def _rank(name: str) -> dict[str, Any]:
-    """Measures steps, their parts and collectives in the rank of this number, and returns the seconds of each."""
+    """Measures this process as rank number `name`. Returns the seconds of forwards (`steps`), of forwards of half the
+    weights (`parts`, one rank only) and of collectives (several ranks only)."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(name) % len(cores)]})
@@ -194,7 +202,7 @@ def _random() -> Any:
 
 
 def _part(args: Any) -> Any:
-    """What one of two ranks computes between collectives."""
+    """Builds a model with the half of the heads and of the MLP that one of two ranks computes."""
     from mlx_lm.models import llama
 
     heads = {"num_attention_heads": args.num_attention_heads // 2, "num_key_value_heads": args.num_key_value_heads // 2}
@@ -210,7 +218,7 @@ def _forwards(model: Any) -> dict[str, float]:
 
 
 def _steps(model: Any, width: int) -> float:
-    """Seconds of a forward of so many tokens behind a context."""
+    """Returns the seconds of a forward of `width` tokens after 128 tokens of context: a lower quartile."""
     import mlx.core as mx
     from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
 
@@ -243,7 +251,13 @@ def _quartile(one: Callable[[], None]) -> float:
 
 def show_measured(out: Console, found: Mapping[str, Any]) -> None:
     table = _table(
-        "measured here: ms a forward, each rank on one core", "", "one rank", "its part", "two ranks", "foreseen", ""
+        "measured here: ms a forward, each rank on one core",
+        "",
+        "one rank",
+        "its half",
+        "two ranks",
+        "predicted",
+        "error",
     )
     for name, one in found["steps"].items():
         off = one["model"] / one["two"] - 1
@@ -256,7 +270,8 @@ def show_measured(out: Console, found: Mapping[str, Any]) -> None:
 
 
 def _row(shape: Shape, machine: Machine, link: Link, drafts: Drafts = Drafts()) -> dict[str, Any]:
-    """Gains over one machine that works in the same way."""
+    """Computes a line of the table. `plain`, `drafted` and `prompt` are the speed of two machines divided by one's, for
+    plain decoding, decoding with drafts and prompts. Rates are [one machine, two machines] in tokens per second."""
     one, two = forward(shape, machine, 1, link), forward(shape, machine, 2, link)
     drafted = [step(shape, machine, ranks, link, drafts) for ranks in (1, 2)]
     prompt = [prefill(shape, machine, ranks, link, PROMPT) for ranks in (1, 2)]
@@ -274,11 +289,11 @@ def _row(shape: Shape, machine: Machine, link: Link, drafts: Drafts = Drafts()) 
 
 
 def show_model(out: Console, links: Sequence[Link]) -> None:
-    heads = ("model, 4 bits", "link", "tokens/s", "gain", "with drafts", "gain", "prompt's gain")
-    table = _table("a MODEL of two machines over one, tensor parallel", *heads)
+    heads = ("model, 4 bits", "link", "tokens/s", "gain", "with drafts", "gain", "gain for prompts")
+    table = _table("COMPUTED, not measured: two machines over one, tensor parallel", *heads)
     for shape, machine in MODELS:
         most = 1000 * longest_collective(shape, machine, 2)
-        names = [f"{shape.name}, {machine.name}", f"a collective below {most:.2f} ms pays"]
+        names = [f"{shape.name}, {machine.name}", f"pays if a collective takes less than {most:.2f} ms"]
         for number, link in enumerate(links):
             row = _row(shape, machine, link)
             table.add_row(

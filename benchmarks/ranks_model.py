@@ -1,4 +1,4 @@
-"""A model of what several ranks gain: not a measurement. Tensor parallel decoding and prefill of one sequence.
+"""Models what several ranks gain in tensor-parallel decoding and prefill of one sequence. Nothing here is measured.
 
 With n ranks, L layers, hidden size H, and a forward of w tokens:
 
@@ -6,27 +6,29 @@ With n ranks, L layers, hidden size H, and a forward of w tokens:
     n ranks     Tn(w) = v(w) · (u + (B − u) / n) / M + (2L + 1) · c(w · H · 2 bytes)
     collective  c(b)  = o + (n − 1) · r + 2 (n − 1) / n · b / β
 
-B: bytes of the weights, of which u (embedding and head, which mlx-lm does not shard) are read whole by every rank. M:
-bytes of weights a second; decoding is bound by memory (Leviathan 2023, arXiv 2211.17192, and any roofline). v(w): a
-forward of w tokens over one of a single token. Two sums a layer, after the attention and after the MLP (mlx-lm's
-`shard()`, as Megatron-LM's, arXiv 1909.08053), and one that tells all ranks the tokens. c: a ring sends 2 (n − 1)
-messages of b / n bytes, one after the other (Patarasuk and Yuan 2009); r: a round trip, o: what the library takes.
-A prompt is bound by arithmetic: T1(w) = 2 · P · w / F, of which the share that is sharded goes by n.
+B: bytes of the weights. u: those of the output head, which mlx-lm does not shard, so that every rank reads them. M:
+bytes of weights read per second, because memory bounds decoding (Leviathan 2023, arXiv 2211.17192, and any roofline).
+v(w): time of a forward of w tokens divided by that of one token. Each layer has two sums, after the attention and after
+the MLP (mlx-lm's `shard()`, as Megatron-LM's, arXiv 1909.08053); one more collective sends the tokens to all ranks. c:
+a ring sends 2 (n − 1) messages of b / n bytes, one after the other (Patarasuk and Yuan 2009); r: a round trip, o: the
+library's own time, β: bandwidth. Arithmetic bounds a prompt: T1(w) = 2 · P · w / F, whose sharded share is divided by
+n.
 
-A speculative step drafts k tokens on rank 0 alone, verifies k + 1 in one forward, and emits
-E = (1 − α^(k+1)) / (1 − α).
+A speculative step drafts k tokens on rank 0 alone, verifies k + 1 in one forward, and emits E = (1 − α^(k+1)) / (1 − α)
+tokens, where α is the acceptance of a drafted token.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-_BYTES = 2  # of an activation, bf16
+_BYTES = 2  # bytes of an activation, in bf16
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """`round_trip`: seconds. `bandwidth`: bytes a second, one way. `own`: seconds a collective takes besides."""
+    """A network link. `round_trip` is seconds, `bandwidth` bytes per second in one direction, and `own` the seconds
+    that the library adds to each collective."""
 
     name: str
     round_trip: float
@@ -34,14 +36,14 @@ class Link:
     own: float
 
     def collective(self, ranks: int, size: float) -> float:
-        """Seconds of a sum of `size` bytes over all ranks."""
+        """Returns the seconds of a sum (all-reduce) of `size` bytes over all ranks."""
         return self.own + (ranks - 1) * self.round_trip + 2 * (ranks - 1) / ranks * size / self.bandwidth
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`reads`: bytes of weights a second; `computes`: operations a second of a prompt; `wide`: v(4), a forward of four
-    tokens over one of a single token."""
+    """A machine. `reads` is bytes of weights read per second, `computes` operations per second in prefill. `wide` is
+    v(4): a forward's time for four tokens divided by that for one token."""
 
     name: str
     reads: float
@@ -51,7 +53,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`parameters` in all; `bits` of each as it lies in memory, scales among them."""
+    """A model's size. `parameters` is their total number; `bits` is the bits of each in memory, scales included."""
 
     name: str
     layers: int
@@ -63,19 +65,20 @@ class Shape:
 
     @property
     def bytes(self) -> float:
-        """That a token reads: all but the rows of the embedding that it does not look up."""
+        """Bytes of weights that decoding a token reads: all, except an embedding that is not tied to the head."""
         skipped = 0 if self.tied else self.vocabulary * self.hidden
         return (self.parameters - skipped) * self.bits / 8
 
     @property
     def whole(self) -> float:
-        """Bytes of the head, which every rank reads whole."""
+        """Bytes of the output head, which every rank reads whole."""
         return self.vocabulary * self.hidden * self.bits / 8
 
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """`share`: what drafting a token costs, of a plain step on one machine."""
+    """Speculation's parameters. `depth` is draft tokens a step and `acceptance` the probability that one is accepted.
+    `share` is the time to draft a token divided by that of a plain step on one machine."""
 
     depth: int = 3
     acceptance: float = 0.7
@@ -87,21 +90,22 @@ class Drafts:
 
 
 def forward(shape: Shape, machine: Machine, ranks: int, link: Link, width: int = 1) -> float:
-    """Seconds of one forward of 1 or 4 tokens."""
+    """Returns the seconds of one forward of `width` tokens, 1 or 4."""
     wide = 1.0 if width == 1 else machine.wide
     read = shape.whole + (shape.bytes - shape.whole) / ranks
     return wide * read / machine.reads + _together(shape, ranks, link, width)
 
 
 def step(shape: Shape, machine: Machine, ranks: int, link: Link, drafts: Drafts) -> float:
-    """Seconds of a speculative step."""
+    """Returns the seconds of a speculative step: drafting on one rank, then a forward that verifies on all ranks."""
     alone = forward(shape, machine, 1, link)
     drafting = drafts.depth * drafts.share * alone
     return drafting + forward(shape, machine, ranks, link, drafts.depth + 1)
 
 
 def prefill(shape: Shape, machine: Machine, ranks: int, link: Link, tokens: int) -> float:
-    """Seconds of a prompt; its head is computed for the last token only."""
+    """Returns the seconds to process a prompt of `tokens` tokens. The head's work is left out: it computes the last
+    token only."""
     sharded = shape.parameters - shape.vocabulary * shape.hidden * (1 if shape.tied else 2)
     return 2 * sharded * tokens / ranks / machine.computes + _together(shape, ranks, link, tokens)
 
@@ -113,6 +117,6 @@ def _together(shape: Shape, ranks: int, link: Link, width: int) -> float:
 
 
 def longest_collective(shape: Shape, machine: Machine, ranks: int) -> float:
-    """Seconds of a collective below which plain decoding on so many ranks is faster than on one."""
+    """Returns the seconds a collective may take before plain decoding on `ranks` ranks is slower than on one."""
     read = (shape.bytes - shape.whole) * (1 - 1 / ranks)
     return read / machine.reads / (2 * shape.layers + 1)

@@ -1,6 +1,6 @@
-"""From raw ticks to ratios: for each repetition, one arm's tokens per second over another's; then the median.
+"""Computes ratios from raw measurements (ticks): one arm's tokens per second divided by another's, for each repetition.
 
-Every figure is derived here from ticks alone, so that a stored run can be read again.
+A result is the median over repetitions. It needs the ticks alone, so that stored measurements can be evaluated again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 CLASSES = ("code", "tool_call", "chat", "prose")
-BEFORE = "_before"  # the end of an arm's name where it is another working copy's daemon
+BEFORE = "_before"  # suffix of the name of an arm that uses another working copy's daemon
 
 _RESAMPLES = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One answer. In the arm of concurrent streams, `group` answers share the same `seconds`."""
+    """One answer's measurement. `workload` is the prompt category (class). In the arm of concurrent streams, `group`
+    answers share the same `seconds`."""
 
     repetition: int
     arm: str
@@ -33,7 +34,8 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Median, lowest and highest of the paired ratios, and the median rates behind them in tokens per second."""
+    """Ratio of one arm's tokens per second to another's, paired by repetition: the median, the lowest and the highest
+    of `pairs` repetitions. `rate` and `base_rate` are the median tokens per second of the two arms."""
 
     median: float
     lowest: float
@@ -44,7 +46,8 @@ class Ratio:
 
 
 def ratio(ticks: Sequence[Tick], arm: str, base: str, wanted: Callable[[Tick], bool] = lambda t: True) -> Ratio:
-    """`arm` over `base`, paired by repetition, on the same prompts."""
+    """Returns tokens per second of `arm` divided by those of `base`, paired by repetition, on the prompts of the ticks
+    that `wanted` selects. Raises ValueError if no repetition has both arms."""
     pairs = []
     for repetition in sorted({t.repetition for t in ticks}):
         mine = [t for t in ticks if t.repetition == repetition and t.arm == arm and wanted(t)]
@@ -53,7 +56,7 @@ def ratio(ticks: Sequence[Tick], arm: str, base: str, wanted: Callable[[Tick], b
         if mine and theirs:
             pairs.append((rate(mine), rate(theirs)))
     if not pairs:
-        raise ValueError(f"no ticks of {arm} paired with {base}")
+        raise ValueError(f"no repetition has measurements of both the arms {arm} and {base}")
     quotients = [a / b for a, b in pairs]
     return Ratio(
         statistics.median(quotients),
@@ -67,7 +70,8 @@ def ratio(ticks: Sequence[Tick], arm: str, base: str, wanted: Callable[[Tick], b
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Median over pairs of an arm's ratio to itself before, with the 95 % interval of that median."""
+    """Ratio of an arm's tokens per second to those with the other working copy's daemon: the median over pairs of
+    answers, and its 95 % interval."""
 
     median: float
     low: float
@@ -75,11 +79,12 @@ class Change:
 
 
 def changes(ticks: Sequence[Tick]) -> dict[str, Change]:
-    """Of each arm that was measured with another working copy's daemon too; and by workload class, where it drafts.
+    """Returns the change of each arm that was also measured with another working copy's daemon, and of `spec` by prompt
+    category, with keys such as `spec_code`.
 
-    A pair is one prompt in one repetition, which both answered within seconds: a machine whose speed wanders parts them
-    less than whole repetitions. The interval is a bootstrap with fixed dice that draws whole repetitions: all pairs of
-    one share two processes, and one process of a program can be some per cent faster than another of the same one.
+    A pair is one prompt in one repetition, which both answered within seconds, so that drifts of the machine's speed
+    cancel. The bootstrap has a fixed seed and resamples whole repetitions: all pairs of one share the same two
+    processes, and two processes of one program can differ by some per cent.
     """
     names = {t.arm for t in ticks}
     arms = sorted(name for name in names if name + BEFORE in names)
@@ -102,16 +107,16 @@ def changes(ticks: Sequence[Tick]) -> dict[str, Change]:
 
 
 def rate(ticks: Iterable[Tick]) -> float:
-    """Tokens per second over these answers; concurrent ones share their time."""
+    """Returns tokens per second over these answers; concurrent answers share their time."""
     ticks = list(ticks)
     return sum(t.tokens for t in ticks) / sum(t.seconds / t.group for t in ticks)
 
 
-# key, what it says, arm, base, workload class (empty: all)
+# key, description, arm, arm that it is divided by, prompt category (class; empty: all)
 CLAIMS: tuple[tuple[str, str, str, str, str], ...] = (
-    ("ar_vs_mlx_lm", "autoregressive over gRPC, telemetry on, against stream_generate", "ar", "mlx_ar", ""),
-    ("spec_vs_mlx_lm_greedy", "speculative against mlx-lm's, greedy", "spec", "mlx_spec", ""),
-    ("spec_vs_mlx_lm_t08", "speculative against mlx-lm's, temperature 0.8", "spec_t08", "mlx_spec_t08", ""),
+    ("ar_vs_mlx_lm", "autoregressive over gRPC, telemetry on, against mlx-lm's stream_generate", "ar", "mlx_ar", ""),
+    ("spec_vs_mlx_lm_greedy", "speculative against mlx-lm's speculative, greedy", "spec", "mlx_spec", ""),
+    ("spec_vs_mlx_lm_t08", "speculative against mlx-lm's speculative, temperature 0.8", "spec_t08", "mlx_spec_t08", ""),
     *((f"spec_vs_ar_{name}", f"speculative against autoregressive, {name}", "spec", "ar", name) for name in CLASSES),
     ("batch4_vs_1", "four autoregressive streams at once against one", "ar_x4", "ar", ""),
     ("telemetry_on_vs_off", "autoregressive, telemetry on against off", "ar", "ar_off", ""),
@@ -119,7 +124,7 @@ CLAIMS: tuple[tuple[str, str, str, str, str], ...] = (
 
 
 def claims(ticks: Sequence[Tick]) -> dict[str, Ratio]:
-    """All claims whose arms were measured, by key."""
+    """Returns the ratios of all CLAIMS whose arms were measured, by key."""
     out = {}
     measured = {t.arm for t in ticks}
     for key, _, arm, base, workload in CLAIMS:

@@ -1,12 +1,13 @@
-"""`python -m benchmarks.records`: what does it cost to send each operation of a target as a record?
+"""`python -m benchmarks.records`: what does it cost to send each operation of a target to other ranks as a record?
 
-The embedded target decodes by itself; as one rank whose records nothing reads; and as one whose records another process
-reads, which executes nothing. A figure is the median over repetitions of one arm's steps per second over the plain
-one's beside it, in the same process: each repetition measures all arms in a random order, after a collection of
-garbage. What ranks gain, and what collectives take, is `benchmarks.ranks`. The last line is JSON.
+The embedded target decodes in three configurations (arms): alone; as a rank whose records are discarded; and as a rank
+whose records another process reads without executing them. A result is the median over repetitions of an arm's steps
+per second divided by those of the target alone, in the same process. Each repetition measures all arms in a random
+order, after a garbage collection. `benchmarks.ranks` measures the gain of ranks and the time of collectives. The last
+line is JSON.
 
---repetitions N   (30)
---steps N         of each arm in each repetition (16)
+--repetitions N   default: 30
+--steps N         steps of each arm in each repetition; default: 16
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from rich.table import Table
 
 from draftd.models.blas import load_blas
 
-LEAST = 0.97  # of the plain target's steps per second
+LEAST = 0.97  # minimum of an arm's steps per second divided by the plain target's
 _PROMPT = 32
 _DEPTH = 4
-_SHAPES = ((1, 0), (4, 0), (1, _DEPTH), (4, _DEPTH))  # sequences, drafted tokens of each
+_SHAPES = ((1, 0), (4, 0), (1, _DEPTH), (4, _DEPTH))  # (sequences, draft tokens of each)
 _READER = "import socket,sys; s=socket.socket(fileno=int(sys.argv[1]))\nwhile s.recv(1<<16): pass"
 
 
 class Records:
-    """A `RecordSender` that sends nowhere, or to one process that reads."""
+    """A `RecordSender` that counts records, and discards them or sends them to one process that reads."""
 
     def __init__(self, reader: socket.socket | None = None) -> None:
         self.records, self.bytes, self.seconds = 0, 0, 0.0
@@ -49,11 +50,12 @@ class Records:
             self._reader.sendall(len(record).to_bytes(4, "little") + record)
 
     def report_progress(self, progress: Any) -> None:
-        """Nothing watches."""
+        """Does nothing: this benchmark watches no progress."""
 
 
 class Arm:
-    """A target with so many sequences, each with the same prompt."""
+    """A target with `sequences` open sequences, each with a prompt of 32 tokens. `depth` is the draft tokens of a
+    step."""
 
     def __init__(self, target: Any, vocabulary: int, sequences: int, depth: int) -> None:
         import mlx.core as mx
@@ -73,7 +75,8 @@ class Arm:
         self._first = [_PROMPT] * sequences
 
     def run(self, steps: int) -> float:
-        """Seconds of so many; plain ones are pipelined, as decoding is. All sequences hold as many tokens as before."""
+        """Decodes `steps` steps and returns their seconds. Steps without drafts are pipelined, as in real decoding. At
+        the end all sequences get back their first length."""
         began = time.perf_counter()
         if self._draft is not None:
             for _ in range(steps):
@@ -110,7 +113,7 @@ def main() -> int:
 
 
 def cost(repetitions: int, steps: int) -> list[dict[str, float]]:
-    """For each of `_SHAPES`."""
+    """Measures each of `_SHAPES`, (sequences, draft tokens). Returns `_cost`'s dict for each."""
     ours, theirs = socket.socketpair()
     reader = subprocess.Popen([sys.executable, "-c", _READER, str(theirs.fileno())], pass_fds=[theirs.fileno()])
     theirs.close()
@@ -177,7 +180,7 @@ def _target(sender: Records | None) -> tuple[Any, int]:
 
 
 def _microseconds(one: Callable[[], None], times: int = 2000) -> float:
-    """Of each, the least of several passes."""
+    """Returns the microseconds of one call: the minimum over five means of `times` calls."""
     passes = list[float]()
     for _ in range(5):
         began = time.perf_counter()
@@ -188,8 +191,8 @@ def _microseconds(one: Callable[[], None], times: int = 2000) -> float:
 
 
 def _show(found: list[dict[str, float]]) -> None:
-    table = Table(title="what records cost, over the same target without", title_justify="left")
-    for column in ("sequences", "depth", "µs a step", "no follower", "one reads", "records", "bytes", "µs a record"):
+    table = Table(title="cost of records: steps per second ÷ those of the target alone", title_justify="left")
+    for column in ("sequences", "depth", "µs a step", "discarded", "read", "records/step", "bytes/step", "µs a record"):
         table.add_column(column, justify="right")
     keys = ("sequences", "depth", "step_microseconds", "no_follower", "reader", "records_per_step", "bytes_per_step")
     for one in found:

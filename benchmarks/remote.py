@@ -1,19 +1,22 @@
-"""`make bench-remote`: what is gained by drafting here and verifying there? Two daemons and a network between them, all
-arms in turn on every prompt, in one run.
+"""`make bench-remote`: what is gained by drafting here and verifying on another machine?
 
-    stream    the remote's own streaming without a draft, through the edge: the baseline
-    spec      drafted by the edge, verified by the same remote
-    remote    the remote with its own draft: what strategy `remote` gives
-    parks     drafted by the edge where that is faster than the remote's own draft
+Starts daemons on both sides of a simulated network. Each prompt is answered in all configurations (arms), in a random
+order:
+
+    stream    the remote decodes without a draft and streams through the edge: the baseline
+    spec      the edge drafts, and the same remote verifies
+    remote    a remote decodes with its own draft: what strategy `remote` gives
+    parks     the edge drafts where that is faster than the remote's own draft
     local     the edge's own model
 
-at round trips of 1, 15, 40 and 100 ms with a tenth of jitter: median ratio of tokens per second to the baseline, prompt
-by prompt, with a 95 % interval; beside it what the formula says, E·t_AR / (R + k·t_d + t_v), by what the answers
-themselves measured, and how many of the round trips were hidden. Then the verifier's capacity (remote_capacity.py).
+Round trips are 1, 15, 40 and 100 ms with a tenth of jitter. A result is the median ratio of tokens per second to the
+baseline, paired by prompt, with a 95 % interval. Beside it stand the speed-up that E·t_AR / (R + k·t_d + t_v) predicts
+from the answers' own measurements, and the share of round trips that were hidden. Then the verifier's capacity is
+measured (remote_capacity.py).
 
 Without a draft model the edge drafts by prompt lookup, and `remote`, `parks` and the capacity are left out.
 
-Raw ticks are kept in .benchmarks/. The last line is JSON.
+Raw measurements (ticks) are kept in .benchmarks/. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -55,15 +58,17 @@ ARMS: Mapping[str, pb.Strategy] = {
     "local": pb.STRATEGY_LOCAL,
 }
 OWN = ("remote", "parks")
-"""Whose verifier drafts by itself."""
+"""Arms whose verifier drafts by itself."""
 _PAUSE_SECONDS = 0.08  # as in benchmarks.run
 _ANSWER_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One answer. `seconds` from asking to the last token. Of the remote: `verdicts`, how many of their round trips
-    were hidden, and its target's seconds; of drafts: how many, their tokens, those accepted, and their seconds."""
+    """One answer's measurement. `round_trip` is the network's, in seconds; `seconds` runs from the request to the last
+    token. The remote's counts: `verdicts` (verification results), those whose round trip was `hidden` because the next
+    proposal was already sent, and `target_seconds` of its model. The drafter's: `drafts` (blocks), `drafted` and
+    `accepted` tokens, and `draft_seconds`."""
 
     round_trip: float
     repetition: int
@@ -97,7 +102,7 @@ def main() -> int:
         for two in both:
             two.network(round_trips[0], JITTER)
         if not args.draft_model:
-            console.print(f"left out, for want of a draft model: {', '.join(OWN)}, capacity")
+            console.print(f"left out without a draft model: {', '.join(OWN)}, capacity")
         measure(both, prompts[: len(CLASSES)], round_trips[0], -1, args.tokens, texts)  # the warm-up is not kept
         for repetition in range(args.repetitions):
             for round_trip in random.Random(repetition).sample(round_trips, len(round_trips)):
@@ -113,7 +118,7 @@ def main() -> int:
         said |= figures(ticks)
         if args.draft_model and not args.without_capacity:
             said |= remote_capacity.measure(both[0], args.model, args.draft_model, prompts, args.tokens, console)
-    console.print(f"raw ticks: {stored}")
+    console.print(f"raw measurements: {stored}")
     print(json.dumps(said))
     return 0
 
@@ -126,7 +131,8 @@ def measure(
     most: int,
     texts: dict[str, tuple[int, ...]],
 ) -> list[Tick]:
-    """All arms on each prompt, in an order drawn anew each time. All but the local one must give one text."""
+    """Measures all arms on each prompt, in a random order. Returns a tick for each answer. `texts` collects the token
+    ids by prompt. Raises SystemExit if two arms other than `local` give different texts."""
     ticks, dice = [], random.Random(f"{repetition} {round_trip}")
     arms = [arm for arm in ARMS if len(both) > 1 or arm not in OWN]
     for prompt in prompts:
@@ -134,7 +140,7 @@ def measure(
             time.sleep(_PAUSE_SECONDS)
             tick, text = answered(both[arm in OWN].edge, arm, prompt, round_trip, repetition, most)
             if arm != "local" and texts.setdefault(prompt.id, text) != text:
-                raise SystemExit(f"{arm}: the text of {prompt.id} differs from the other arms'")
+                raise SystemExit(f"{arm}: the text for prompt {prompt.id} differs from the other arms'")
             ticks.append(tick)
     return ticks
 
@@ -156,7 +162,7 @@ def answered(
             end = response.finished
     seconds = time.perf_counter() - started
     if end.failed_over:
-        raise SystemExit(f"{arm}: {prompt.id} went on locally: {end.failed_over}")
+        raise SystemExit(f"{arm}: prompt {prompt.id} failed over to the edge's own model: {end.failed_over}")
     remote, counts = end.remote, end.counts
     tick = Tick(
         round_trip,
@@ -178,7 +184,8 @@ def answered(
 
 
 def paired(ticks: Sequence[Tick], arm: str, round_trip: float, workload: str | None = None) -> Interval:
-    """Rates over those of the baseline to the same prompt in the same repetition; the interval is over prompts."""
+    """Returns the median ratio of an arm's tokens per second to the baseline's for the same prompt in the same
+    repetition, with a 95 % interval over prompts."""
     rates = {(t.arm, t.repetition, t.prompt): t.rate for t in ticks if t.round_trip == round_trip}
     quotients: dict[str, list[float]] = {}
     for tick in ticks:
@@ -191,8 +198,10 @@ def paired(ticks: Sequence[Tick], arm: str, round_trip: float, workload: str | N
 
 
 def formula(ticks: Sequence[Tick], round_trip: float, workload: str) -> float | None:
-    """E·t_AR / (R + k·t_d + t_v) by what these answers measured, and 1 where that is less: then it streams. None where
-    nothing was drafted."""
+    """Returns the speed-up over the baseline that E·t_AR / (R + k·t_d + t_v) predicts: E tokens a step, t_AR seconds
+    for a baseline token, R the round trip, k draft tokens of t_d seconds, t_v to verify. All but R are measured on
+    these answers. It is at least 1, because the daemon streams where drafting does not pay. None if nothing was
+    drafted."""
     mine = [t for t in ticks if t.round_trip == round_trip and t.workload == workload]
     spec, plain = [t for t in mine if t.arm == "spec"], [t for t in mine if t.arm == BASE]
     drafts, drafted = sum(t.drafts for t in spec), sum(t.drafted for t in spec)
@@ -206,19 +215,22 @@ def formula(ticks: Sequence[Tick], round_trip: float, workload: str) -> float | 
 
 
 def hidden(ticks: Sequence[Tick], round_trip: float) -> float:
-    """Share of verdicts."""
+    """Returns the share of the `spec` arm's verdicts whose round trip was hidden by a proposal sent ahead."""
     spec = [t for t in ticks if t.round_trip == round_trip and t.arm == "spec"]
     return sum(t.hidden for t in spec) / max(1, sum(t.verdicts for t in spec))
 
 
 def bytes_per_token(before: Counter[str], after: Counter[str]) -> float:
-    """Both ways, over all that the remote's target chose meanwhile."""
+    """Returns bytes on the network in both directions, divided by the tokens that the remote's target chose, between
+    two readings of the edge's metrics."""
     tokens = after["draftd_remote_tokens"] - before["draftd_remote_tokens"]
     return (after["draftd_remote_io_bytes"] - before["draftd_remote_io_bytes"]) / max(1, tokens)
 
 
 def figures(ticks: Sequence[Tick]) -> dict[str, object]:
-    """For the last line."""
+    """Returns the values of the last line. `spec_15ms` is an arm's median ratio to the baseline at a round trip of 15
+    ms, `spec_code_15ms` that for one prompt category; `formula_…` is the predicted speed-up, `hidden_…` the hidden
+    share."""
     found: dict[str, object] = {}
     for round_trip in sorted({tick.round_trip for tick in ticks}):
         at = _ms(round_trip)
@@ -234,7 +246,7 @@ def figures(ticks: Sequence[Tick]) -> dict[str, object]:
 
 
 def report(ticks: Sequence[Tick], console: Console) -> None:
-    table = Table(title="tokens per second over the remote's own streaming, medians with 95 % intervals")
+    table = Table(title="tokens per second ÷ those of the remote's own streaming, medians with 95 % intervals")
     for heading in ("round trip", "arm", "class", "ratio", "interval", "formula", "hidden"):
         table.add_column(heading, justify="left" if heading in ("arm", "class") else "right")
     for round_trip in sorted({tick.round_trip for tick in ticks}):
@@ -251,7 +263,7 @@ def report(ticks: Sequence[Tick], console: Console) -> None:
 
 
 def _arms(ticks: Sequence[Tick]) -> list[str]:
-    """The measured arms without the baseline."""
+    """Returns the measured arms except the baseline."""
     return [one for one in ARMS if one != BASE and any(tick.arm == one for tick in ticks)]
 
 
@@ -272,14 +284,14 @@ def _ms(seconds: float) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--edge-model", default="", help="of the edge; the remote's without it")
+    parser.add_argument("--edge-model", default="", help="the edge's own model; default: the remote's")
     parser.add_argument("--classes", nargs="+", default=CLASSES, choices=CLASSES)
-    parser.add_argument("--trips", type=float, nargs="+", default=ROUND_TRIPS, help="seconds")
-    parser.add_argument("--prompts", type=int, default=6, help="prompts of each class")
-    parser.add_argument("--tokens", type=int, default=96, help="most tokens of an answer")
+    parser.add_argument("--trips", type=float, nargs="+", default=ROUND_TRIPS, help="round trips in seconds")
+    parser.add_argument("--prompts", type=int, default=6, help="prompts of each category (class)")
+    parser.add_argument("--tokens", type=int, default=96, help="maximum tokens of an answer")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--warm-up", type=float, default=25.0, help="seconds for new daemons to try their drafts out")
-    parser.add_argument("--settle", type=float, default=2.0, help="seconds after the network has changed")
+    parser.add_argument("--warm-up", type=float, default=25.0, help="seconds for new daemons to measure their drafts")
+    parser.add_argument("--settle", type=float, default=2.0, help="seconds to wait after each change of the network")
     parser.add_argument("--without-capacity", action="store_true")
     return options.parse(parser)
 
@@ -287,4 +299,4 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # MLX may abort an interpreter that ends after two engines were in it
+    os._exit(code)  # MLX may abort a normal exit after two engines have been in the process

@@ -1,9 +1,9 @@
-"""How much more a verifier gives out for the same time of its target, when edges draft for it.
+"""Measures how many more tokens a verifier emits per second of its target's time when edges draft for it.
 
-The clients: one edge, which drafts, and as many more as a light client plays: each of these has a connection of its
-own, and proposes what was recorded once of the draft model at each place of the verifier's text. They arrive together
-(each waits for the verdicts of all) or at random (each after a pause of its own). Tokens emitted per second of the
-target's time, over the same clients without a draft.
+The clients are one edge daemon, which drafts, and replayed edges. A replayed edge has a connection of its own and
+proposes what the draft model proposed there when it was recorded. Clients send their steps together (each waits for the
+verdicts of all) or at random times (each after a pause of its own). The result is tokens per second of target time,
+divided by that of the same clients without drafts.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ from tests.remote.asking import Reference, Wanted
 EDGES = (1, 4, 16)
 DEPTH = 4
 ROUND_TRIP = 0.015
-_PAUSE_SECONDS = 0.02  # at most, of those that arrive at random
+_PAUSE_SECONDS = 0.02  # longest pause of a client that sends at random times
 _ANSWER_SECONDS = 300.0
-_TOGETHER_SECONDS = 0.25  # that others are waited for, at most
+_TOGETHER_SECONDS = 0.25  # longest wait for the other clients' verdicts
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A prompt, the verifier's answer, and at each place of it what the draft model proposes there."""
+    """A prompt and the verifier's answer to it, as token ids. `proposals[i]` is what the draft model proposes after `i`
+    tokens of the answer."""
 
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
@@ -57,13 +58,13 @@ class Recorded:
 
 @dataclass
 class Player:
-    """One edge of the light client: a link, and the sequence that is open on it."""
+    """A replayed edge: its connection to the verifier, and the sequence that is open on it."""
 
     link: GrpcLink
     texts: Iterator[Recorded]
     sequence: int = 0
     text: Recorded | None = None
-    known: int = 0  # tokens of the answer
+    known: int = 0  # tokens of the answer so far
     waiting: bool = False  # for a verdict
     due: float = 0.0
     done: bool = False
@@ -72,7 +73,9 @@ class Player:
 
 @dataclass
 class Replay:
-    """Plays all of them on one thread, until each has answered its texts. `drafts`: with proposals, else by grants."""
+    """Replays all edges on one thread, until each has finished its texts. With `drafts` they propose recorded tokens;
+    without, they let the verifier decode. With `together` each step waits for all verdicts. `failed` is the error's
+    text."""
 
     players: Sequence[Player]
     drafts: bool
@@ -133,7 +136,7 @@ class Replay:
         if text is None or not isinstance(message, Verdict) or message.sequence != player.sequence:
             return
         if tuple(message.tokens) != text.answer[player.known : player.known + len(message.tokens)]:
-            self.failed = "the verifier's text is another one than was recorded"
+            self.failed = "the verifier's text differs from the recorded one"
         player.known += len(message.tokens)
         if player.known >= len(text.answer) or message.finished is FinishReason.STOP:
             player.link.send(CloseSequence(player.sequence, len(text.prompt) + player.known), player.connection)
@@ -146,11 +149,12 @@ class Replay:
 def measure(
     two: Daemons, model: str, draft: str, prompts: Sequence[Prompt], most: int, console: Console
 ) -> dict[str, object]:
-    """For the last line of the benchmark."""
+    """Measures capacity with 1, 4 and 16 edges and prints a table. Returns by key, such as `capacity_4_together`, the
+    tokens per second of target time with drafts divided by those without."""
     recorded = [one for one in record(model, draft, prompts, most) if len(one.answer) > 1]
     two.network(ROUND_TRIP, 0.1)
     said: dict[str, object] = {}
-    table = Table(title=f"tokens per second of the target's time, over the same clients without a draft, {DEPTH} deep")
+    table = Table(title=f"tokens per second of the target's time, {DEPTH} draft tokens a step, ÷ those without a draft")
     for heading in ("edges", "arriving", "ratio", "tokens/s of the target", "without a draft"):
         table.add_column(heading, justify="right")
     for edges in EDGES:
@@ -165,7 +169,8 @@ def measure(
 
 
 def record(model: str, draft: str, prompts: Sequence[Prompt], most: int) -> list[Recorded]:
-    """By both models in this process."""
+    """Decodes each prompt with the target in this process, and records what the draft model proposes at each
+    position."""
     target, drafter = Reference(model), Reference(draft)
     try:
         found = []
@@ -192,8 +197,8 @@ def _served(
     drafts: bool,
     together: bool,
 ) -> float:
-    """Tokens per second of the target's time, from when all have begun until the light client, or the edge where it is
-    alone, has ended."""
+    """Returns the tokens the verifier emits per second of its target's time. It measures until the replayed edges have
+    finished, or the edge daemon if it is alone."""
     stop = threading.Event()
     with _players(two, model, recorded, edges - 1) as players, ThreadPoolExecutor(1) as pool:
         replay = Replay(players, drafts, together)
@@ -208,7 +213,7 @@ def _served(
             stop.set()
         edge.result(_ANSWER_SECONDS)
     if replay.failed:
-        raise SystemExit(f"the client that replays drafts without computing them failed: {replay.failed}")
+        raise SystemExit(f"the client that replays recorded drafts failed: {replay.failed}")
     spent = after["draftd_verify_target_time_seconds"] - before["draftd_verify_target_time_seconds"]
     return (after["draftd_verify_tokens"] - before["draftd_verify_tokens"]) / spent
 
@@ -216,7 +221,7 @@ def _served(
 def _edge(
     two: Daemons, prompts: Sequence[Prompt], most: int, drafts: bool, stop: threading.Event, *, once: bool
 ) -> None:
-    """The edge is asked one prompt after the other, over and over unless `once`."""
+    """Sends the prompts to the edge daemon one after the other: once, or again and again until `stop` is set."""
     strategy = pb.STRATEGY_SPECULATIVE if drafts else pb.STRATEGY_REMOTE
     while not stop.is_set():
         for prompt in prompts:
@@ -240,7 +245,7 @@ def _players(two: Daemons, model: str, recorded: Sequence[Recorded], number: int
         deadline = time.monotonic() + _ANSWER_SECONDS
         while not all(link.state.up for link in links):
             if time.monotonic() > deadline:
-                raise SystemExit("the light client did not reach the verifier")
+                raise SystemExit("the replayed edges did not connect to the verifier in time")
             time.sleep(0.01)
         yield [Player(link, iter([*recorded[i % 2 :: 2]])) for i, link in enumerate(links)]
     finally:

@@ -1,4 +1,4 @@
-"""Edges, their verifiers and the network between them, as processes of their own."""
+"""Starts edge daemons, their verifiers and the simulated network between them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _HTTP = re.compile(r"HTTP on (http://\S+)/v1")
 
 @dataclass(frozen=True, slots=True)
 class Daemons:
-    """An edge, which is asked, and its verifier. `urls`: of their metrics."""
+    """A client of an edge daemon, and the network to its verifier. `urls` are the HTTP addresses of the edge and of the
+    verifier, for their metrics."""
 
     edge: DraftdClient
     proxy: Proxy
@@ -45,8 +46,8 @@ class Daemons:
 
 @contextlib.contextmanager
 def daemons(model: str, draft: str, edge_model: str, settle: float) -> Iterator[tuple[Daemons, ...]]:
-    """Two edges, each with a verifier: of one that has nothing to draft with, and of one that drafts by itself. Without
-    a draft there is only the first."""
+    """Starts two edges, each with a verifier: the first verifier has no draft, the second drafts by itself. Yields
+    both, or only the first without a draft model, after `settle` seconds and once all are idle."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="draftd-bench-remote-")))
         names = _WHO if draft else _WHO[:1]
@@ -57,7 +58,7 @@ def daemons(model: str, draft: str, edge_model: str, settle: float) -> Iterator[
 
 
 def _two(stack: contextlib.ExitStack, folder: Path, model: str, draft: str, edge_model: str, own: str) -> Daemons:
-    """`own`: the verifier's draft, empty for none."""
+    """Starts a verifier and an edge that is connected to it. `own` is the verifier's draft model, empty for none."""
     settings = {"DRAFTD_VERIFY__ENABLED": "true", "DRAFTD_MODEL__PROMPT_LOOKUP": str(bool(own)).lower()}
     verifier, verifier_url = _daemon(stack, folder / "verifier", model, own, **settings)
     proxy = stack.enter_context(proxied(int(verifier.rpartition(":")[2])))
@@ -69,7 +70,7 @@ def _two(stack: contextlib.ExitStack, folder: Path, model: str, draft: str, edge
 
 
 def metrics(url: str) -> Counter[str]:
-    """What a daemon shows Prometheus, summed over series, by name without `_total`."""
+    """Reads a daemon's Prometheus metrics. Returns values summed over series, by name without `_total`."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     found: Counter[str] = Counter()
@@ -81,7 +82,7 @@ def metrics(url: str) -> Counter[str]:
 
 
 def _daemon(stack: contextlib.ExitStack, folder: Path, model: str, draft: str, **environ: str) -> tuple[str, str]:
-    """Its address, and where its metrics are."""
+    """Starts a daemon. Returns its gRPC address and its HTTP address."""
     folder.mkdir(parents=True)
     kept = {name: value for name, value in clean_environ(str(folder / "flags.json")).items() if "OTEL_" not in name}
     kept |= {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
@@ -98,7 +99,7 @@ def _daemon(stack: contextlib.ExitStack, folder: Path, model: str, draft: str, *
 
 
 def _linked(edge: DraftdClient) -> None:
-    """Waits until the remote answers through the edge."""
+    """Waits until the remote answers a request through the edge. Raises SystemExit if it does not."""
     request = pb.GenerateRequest(tokens=pb.TokenInput(ids=[5, 6, 7]), max_tokens=2, strategy=pb.STRATEGY_REMOTE)
     deadline = time.monotonic() + _START_SECONDS
     while True:
@@ -106,5 +107,5 @@ def _linked(edge: DraftdClient) -> None:
             if any(one.chunk.verifier == pb.VERIFIER_REMOTE for one in edge.generate_raw(request, timeout=10)):
                 return
         if time.monotonic() > deadline:
-            raise SystemExit("the edge did not reach the remote")
+            raise SystemExit("the edge daemon got no answer from the remote in time")
         time.sleep(0.2)

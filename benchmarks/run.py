@@ -1,20 +1,20 @@
-"""`make bench`: draftd against mlx-lm and against itself, all arms in turn on every prompt, in one run.
+"""`make bench`: compares draftd with mlx-lm and with itself. Each prompt is answered in all configurations (arms):
 
-    mlx_ar        mlx-lm's stream_generate, in a process of its own
+    mlx_ar        mlx-lm's stream_generate, in a child process
     mlx_spec      its speculative decoding at the same depth (…_t08: at temperature 0.8)
     ar            draftd autoregressive over gRPC, telemetry on
     ar_off        the same with telemetry off (a second daemon)
     spec          draftd speculative (spec_t08: at temperature 0.8)
     ar_x4         four autoregressive streams at once
 
-With --before FOLDER, another working copy that is set up, the arms are draftd's alone, with telemetry: each is measured
-with that one's daemon as well (…_before), in turn, and compared with itself: median ratio of tokens per
-second, prompt by prompt, with a 95 % interval.
+With --before FOLDER, another working copy that is set up, only draftd's arms with telemetry are measured, each also
+with that copy's daemon (…_before). A result is then the median ratio of an arm's tokens per second to the same arm
+before, paired by prompt, with a 95 % interval.
 
-Without a draft model (--model alone, or --real) it is benchmarks.single that measures, and has options of its own;
-with --before as well it is this one, without the arms that need a draft model.
+Without a draft model (--model alone, or --real) benchmarks.single measures instead, with its own options. With --before
+as well, this benchmark measures, and its speculative arms draft by prompt lookup.
 
-Raw ticks are kept in .benchmarks/. The last line is JSON.
+Raw measurements (ticks) are kept in .benchmarks/. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from draftd.core import ModePreference
 from draftd.models.blas import load_blas
 
 _STREAMS = 4
-_SETTLE_SECONDS = 25.0  # a daemon that has just started and is idle tries its draft out first
-_REST_SECONDS = 10.0  # on a noisy machine a daemon may measure again and again
+_SETTLE_SECONDS = 25.0  # a new daemon measures its draft while it is idle
+_REST_SECONDS = 10.0  # longest wait: on a noisy machine a daemon may measure again and again
 
 
 def main() -> int:
@@ -54,7 +54,7 @@ def main() -> int:
     args = _arguments()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     prompts = load_prompts(args.model, args.prompts)
-    console.print(f"{args.model}: all processes are started anew for each repetition")
+    console.print(f"{args.model}: new processes for each repetition")
     ticks: list[Tick] = []
     greedy: dict[str, tuple[int, ...]] = {}
     for repetition in range(args.repetitions):
@@ -67,7 +67,7 @@ def main() -> int:
         console.print(f"repetition {repetition + 1} of {args.repetitions}: {time.perf_counter() - began:.0f} s")
     stored = store(ticks)
     report(ticks, args, console)
-    console.print(f"raw ticks: {stored}")
+    console.print(f"raw measurements: {stored}")
     said = {key: round(found.median, 3) for key, found in claims(ticks).items()}
     if args.before is not None:
         compared = changes(ticks)
@@ -79,8 +79,8 @@ def main() -> int:
 
 @contextlib.contextmanager
 def processes(args: argparse.Namespace, repetition: int) -> Iterator[dict[str, Draftd | MlxLm]]:
-    """The arms, each process of them new and started in an order drawn anew: two runs of one program differ by more
-    than what is measured here."""
+    """Yields the arms by name, on new processes that are started in a random order. Each repetition needs new ones: two
+    processes of one program can differ by more than what is measured here."""
     with contextlib.ExitStack() as stack:
         _, sink = stack.enter_context(helper("benchmarks.otlp_sink"))
         arms: dict[str, Draftd | MlxLm] = {}
@@ -108,7 +108,8 @@ def processes(args: argparse.Namespace, repetition: int) -> Iterator[dict[str, D
 
 @contextlib.contextmanager
 def _settled_daemon(args: argparse.Namespace, endpoint: str | None, checkout: Path | None) -> Iterator[DraftdClient]:
-    """A daemon that rests before the next one starts: prices measured beside that one would be measured again."""
+    """Starts a daemon and waits until it is idle before the next one starts: step costs that it measures beside another
+    process would have to be measured again."""
     settings = fixed_depth(args.depth)
     with daemon(args.model, args.draft_model, endpoint, checkout, settings=settings) as client:
         wait_until_idle([process_at(client.target)])
@@ -118,8 +119,9 @@ def _settled_daemon(args: argparse.Namespace, endpoint: str | None, checkout: Pa
 def measure(
     arms: dict[str, Draftd | MlxLm], prompts: list[Prompt], repetition: int, greedy: dict[str, tuple[int, ...]]
 ) -> list[Tick]:
-    """All arms on each prompt, in an order drawn anew each time, an arm and the same one before in turn, when all
-    processes rest: what an arm does after its answer, or a daemon when it is idle, is charged to no other one."""
+    """Measures all arms on each prompt, in a random order; an arm and its `_before` counterpart follow each other. Each
+    starts when all processes are idle, so that no arm's time includes another's background work. Returns a tick
+    (measurement) for each answer. `greedy` collects the greedy texts by prompt."""
     ticks: list[Tick] = []
     names, order = [name for name in arms if not name.endswith(BEFORE)], random.Random(repetition)
     for i, prompt in enumerate(prompts):
@@ -130,7 +132,7 @@ def measure(
             found = arms[name].answer(prompt, seed=1000 * (repetition + 1) + i)
             _check(greedy, name, prompt, found)
             ticks.append(_tick(repetition, name, prompt, found))
-    # Streams of like length: the claim is about four that run, not about one that waits for the others' end.
+    # Streams of similar length: the claim is about four that decode, not about one that outlasts the others.
     batches = [(name.replace("ar", "ar_x4"), arm) for name, arm in arms.items() if name in ("ar", "ar" + BEFORE)]
     longest = sorted(prompts, key=lambda p: -len(greedy[p.id]))[: 2 * _STREAMS]
     for start in range(0, len(longest), _STREAMS):
@@ -144,19 +146,20 @@ def measure(
 
 
 def rest(arms: Collection[Draftd | MlxLm], seconds: float = _REST_SECONDS) -> None:
-    """Waits until their processes rest, for so long at most."""
+    """Waits until the arms' processes are idle, for at most `seconds`."""
     clients = {arm.client.target for arm in arms if isinstance(arm, Draftd)}
     peers = {arm.process.pid for arm in arms if isinstance(arm, MlxLm)}
     wait_until_idle([*map(process_at, clients), *map(psutil.Process, peers)], seconds)
 
 
 def _check(greedy: dict[str, tuple[int, ...]], arm: str, prompt: Prompt, found: Answer) -> None:
-    """Every greedy arm must give the same text, or the comparison means nothing."""
+    """Raises SystemExit if a greedy arm's text for the prompt differs from the first greedy one: speeds could not be
+    compared."""
     if "_t08" in arm:
         return
     first = greedy.setdefault(prompt.id, found.text)
     if found.text != first:
-        raise SystemExit(f"{arm}: the greedy text of {prompt.id} differs from the other arms'")
+        raise SystemExit(f"{arm}: the greedy text for prompt {prompt.id} differs from the other arms'")
 
 
 def _tick(repetition: int, arm: str, prompt: Prompt, found: Answer, group: int = 1) -> Tick:
@@ -164,7 +167,8 @@ def _tick(repetition: int, arm: str, prompt: Prompt, found: Answer, group: int =
 
 
 def load_prompts(model: str, per_class: int) -> list[Prompt]:
-    """The first `per_class` held-out prompts of each class, interleaved, through the model's own chat template."""
+    """Returns the first `per_class` held-out prompts of each category (class), interleaved by category, and rendered
+    with the model's chat template."""
     load_blas()
     from draftd.engine.pair import load_tokenizer
 
@@ -211,7 +215,7 @@ def report(ticks: list[Tick], args: argparse.Namespace, console: Console) -> Non
 
 
 def report_changes(found: dict[str, Change], console: Console) -> None:
-    table = Table(title="tokens/s over before, by prompt")
+    table = Table(title="tokens/s ÷ those of the other working copy, paired by prompt")
     for heading in ("arm", "median", "95 %"):
         table.add_column(heading, justify="left" if heading == "arm" else "right")
     for key, change in found.items():
@@ -220,7 +224,7 @@ def report_changes(found: dict[str, Change], console: Console) -> None:
 
 
 def _without_draft(arguments: Sequence[str]) -> bool:
-    """Whether a model without a draft is to be measured, and not against another working copy."""
+    """Returns True if the options choose a model without a draft, and no other working copy."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_model_options(parser)
     parser.add_argument("--before")
@@ -230,9 +234,9 @@ def _without_draft(arguments: Sequence[str]) -> bool:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--depth", type=int, default=7, help="draft tokens a step, in all speculative arms")
-    parser.add_argument("--prompts", type=int, default=4, help="prompts of each class")
-    parser.add_argument("--tokens", type=int, default=128, help="most tokens of an answer")
+    parser.add_argument("--depth", type=int, default=7, help="draft tokens a step in all speculative arms")
+    parser.add_argument("--prompts", type=int, default=4, help="prompts of each category (class)")
+    parser.add_argument("--tokens", type=int, default=128, help="maximum tokens of an answer")
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--before", type=Path, help="another working copy, set up, to compare this one with")
     return options.parse(parser)

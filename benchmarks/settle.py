@@ -3,16 +3,16 @@
 Three daemons get the same `edit` prompts in the same order, greedy, one at a time, so that all write the same texts.
 
     reference  on a quiet machine, with an empty state folder: three passes over the prompts
-    start      with an empty state folder, while two processes are busy, which end 20 s after the daemon's start, or
-               10 s after it serves where that is later
+    start      with an empty state folder, beside two busy processes. These end 20 s after the daemon's start, or 10 s
+               after it begins to serve where that is later
     restart    that daemon, stopped and started again with its state folder, on a quiet machine
 
-The depth is drafted tokens a step, by the daemon's own counts after each chunk. Edits alternate between copied text and
-new text, and depth with it: a mean over 32 tokens is compared with what the reference drafted for the same 32 tokens in
-its second and third pass, when it had settled. It is settled once it is within 20 % of either or between them. Windows
-for which the reference drafted less than half a token a step say nothing and are passed over. What counts is the tokens
-until the end of the first such window that lies after the busy processes' end, or after the first token of the restart:
-32 at least. After 1,500 tokens without one it is null.
+The depth is drafted tokens a step, by the daemon's own counts after each chunk. Edits alternate between copied and new
+text, and depth with it. So a mean over 32 tokens is compared with the reference's for the same 32 tokens in its second
+and third pass, when it had settled. It is settled within 20 % of either, or between them. Windows in which the
+reference drafted less than half a token a step are skipped. The result is the number of tokens until the end of the
+first settled window. It counts from the busy processes' end, or from the restart's first token, and is at least 32.
+After 1,500 tokens without such a window it is null.
 
 The last line is JSON: `{"start": tokens, "restart": tokens}`. The real model is measured unless another is chosen.
 """
@@ -44,19 +44,20 @@ from draftd.core import WorkloadClass
 
 WINDOW = 32  # tokens
 WITHIN = 0.2
-MOST = 1500  # tokens, before it is given up
-_SHOWN = 256  # tokens that are followed at least, for the table
-LEAST_DEPTH = 0.5  # of the reference, for a window to say anything
+MOST = 1500  # tokens after which the search for a settled window ends
+_SHOWN = 256  # minimum tokens that the table covers
+LEAST_DEPTH = 0.5  # minimum depth of the reference for a window to count
 _LOOPS, _LOOP_SECONDS, _SERVED_SECONDS = 2, 20.0, 10.0
 _PASSES = 3
-_TOKENS = 96  # of an answer
+_TOKENS = 96  # maximum of an answer
 _ANSWER_SECONDS = 300.0
-_BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"  # it ends with whoever started it
+_BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"  # ends when its parent does
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The daemon's steps between two chunks. `end` counts the output tokens until then, over all answers."""
+    """The daemon's decode steps between two chunks of output. `end` counts the output tokens up to the second chunk,
+    over all answers; `steps` and `drafted` (tokens) count since the first."""
 
     end: int
     steps: int
@@ -66,7 +67,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The mean depth of the last `WINDOW` tokens before `end`, and the lowest and highest of the reference there."""
+    """The mean depth (drafted tokens a step) over the `WINDOW` tokens up to `end`. `low` and `high` are the reference's
+    lowest and highest mean depth for the same text."""
 
     end: int
     depth: float
@@ -79,7 +81,7 @@ class Window:
 
 
 def mean_depth(steps: Sequence[Step], since: int, until: int) -> float:
-    """Drafted tokens a step over the steps that ended at a token in (since, until]. 0 without any."""
+    """Returns drafted tokens per step, over the steps that ended at a token in (since, until]; 0 without any."""
     first, last = (bisect_right(steps, place, key=lambda one: one.end) for place in (since, until))
     chosen = steps[first:last]
     count = sum(one.steps for one in chosen)
@@ -87,20 +89,23 @@ def mean_depth(steps: Sequence[Step], since: int, until: int) -> float:
 
 
 def settled_after(found: Sequence[Window], begin: int) -> int | None:
-    """Tokens from `begin` to the end of the first settled window; None where there is none within `MOST`."""
+    """Returns the tokens from `begin` to the end of the first settled window, or None if none ends within `MOST`
+    tokens."""
     return next((one.end - begin for one in found if one.settled and one.end - begin <= MOST), None)
 
 
 @dataclass(slots=True)
 class Traffic:
-    """The prompts again and again, and the steps that they took. `texts`: by prompt, which every run must repeat."""
+    """Sends the prompts again and again, and counts the daemon's steps. `texts` holds the token ids by prompt; every
+    answer must repeat them."""
 
     client: DraftdClient
     prompts: Sequence[Prompt]
     texts: dict[str, list[int]]
 
     def steps(self) -> Iterator[Step]:
-        """Without an end, each as it comes. Closing it cancels the answer."""
+        """Yields steps as they come, without an end. Closing the iterator cancels the answer. Raises SystemExit if a
+        text differs."""
         done = 0
         before = self.client.status().counts
         for prompt in itertools.cycle(self.prompts):
@@ -119,12 +124,13 @@ class Traffic:
                     before = counts
                     yield Step(done, steps, drafted, time.monotonic())
             if self.texts.setdefault(prompt.id, text) != text:
-                raise SystemExit(f"the greedy text of {prompt.id} differs from the reference's")
+                raise SystemExit(f"the greedy text for prompt {prompt.id} differs from the reference's")
 
 
 @dataclass(slots=True)
 class Busy:
-    """Processes that compute without a pause. `ended`: time.monotonic; 0 until then."""
+    """Child processes that compute without a pause. `ended` is the time.monotonic at which they were ended, 0
+    before."""
 
     ended: float = 0.0
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -154,13 +160,15 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The settled depth at each place of the texts: that of its passes over the prompts, but for the first."""
+    """The reference daemon's steps. Its passes over the prompts, except the first, give the settled depth at each place
+    of the texts."""
 
     steps: Sequence[Step]
     total: int  # tokens of a pass
 
     def window(self, steps: Sequence[Step], end: int) -> Window | None:
-        """The window of `steps` that ends there; None where the reference drafts too little to compare with."""
+        """Returns the window of `steps` that ends at token `end`, or None if the reference drafts too little there to
+        compare."""
         place = (end - 1) % self.total + 1  # within a pass
         starts = [n * self.total for n in range(1, self.steps[-1].end // self.total)]
         depths = [mean_depth(self.steps, start + place - WINDOW, start + place) for start in starts]
@@ -169,13 +177,13 @@ class Reference:
         return Window(end, mean_depth(steps, end - WINDOW, end), min(depths), max(depths))
 
     def windows(self, steps: Sequence[Step], begin: int = 0) -> list[Window]:
-        """The windows after the token `begin`, one for each step."""
+        """Returns the windows that lie after the token `begin`, one for each step."""
         found = (self.window(steps, one.end) for one in steps if one.end >= begin + WINDOW)
         return [one for one in found if one is not None]
 
     def follow(self, steps: Iterator[Step], busy: Busy | None = None) -> tuple[list[Window], int]:
-        """The windows after the end of `busy`, or after the first token, and where that was: until one is settled, or
-        it is given up."""
+        """Reads steps until a window is settled, or for `MOST` tokens. Returns the windows, and the token from which
+        they count: the one at which `busy` ended, or the first."""
         seen: list[Step] = []
         found: list[Window] = []
         begin = None if busy is not None else 0
@@ -190,7 +198,7 @@ class Reference:
             settled = settled_after(found, begin) is not None
             if (settled and step.end >= begin + _SHOWN) or step.end >= begin + MOST:
                 return found, begin
-        raise AssertionError("the traffic has no end")
+        raise AssertionError("unreachable: the iterator of steps never ends")
 
 
 def main() -> int:
@@ -222,7 +230,7 @@ def main() -> int:
 
 
 def _show(title: str, found: Sequence[Window], begin: int, console: Console) -> int | None:
-    """A table of every window that begins where another ended, and the result."""
+    """Prints a table of windows that do not overlap. Returns the tokens until the depth settled, or None."""
     table = Table(title=title, title_justify="left")
     for heading in ("tokens", "depth", "reference", "settled"):
         table.add_column(heading, justify="right")

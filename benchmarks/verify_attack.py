@@ -1,11 +1,11 @@
-"""`python -m benchmarks.verify_attack`: what a peer that means ill costs the others of a verifier.
+"""`python -m benchmarks.verify_attack`: how much do malicious peers slow a verifier's other clients?
 
-A daemon with `verify.enabled` answers two clients and an edge, in blocks: alone, and while peers that have its token do
-all that the protocol lets them do. Printed are the seconds that an answer takes, p50 and p99, and the daemon's memory.
-The last line is JSON.
+A daemon with `verify.enabled` answers two clients and an edge, in blocks of time: without an attack, and while peers
+that have its token send whatever the protocol allows. Prints p50 and p99 of the seconds that an answer takes, and the
+daemon's memory. The last line is JSON.
 
-The attackers are a process of their own, which has a processor when neither the daemon nor those who ask want it: what
-differs is the daemon's doing. What the daemon counted of peers says how much of the attack came through.
+The attackers run in a process of their own at the lowest CPU priority, so that the difference comes from the daemon's
+work for them. The daemon's counts of its peers show how much of the attack arrived.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from draftd.v1 import inference_pb2
 from draftd.v1 import verification_pb2 as pb
 from draftd.verifier_client.codec import VERSION
 
-BOUND = 2.0  # times the p99 without an attack
+BOUND = 2.0  # maximum of the p99 under attack divided by the p99 without
 _VERIFY = f"/{pb.DESCRIPTOR.services_by_name['VerificationService'].full_name}/Verify"
 _HUGE = 1 << 31
-_AGAIN_SECONDS = 0.05  # after a connection was ended
+_AGAIN_SECONDS = 0.05  # from a connection's end to the next one
 _BEGIN_SECONDS, _END_SECONDS = 1.0, 3.0  # until an attack is under way, and until what it left open is closed
 _START_SECONDS = 600.0
-_IDLE_SECONDS = 2  # until the daemon closes that
-_CLIENTS, _ANSWER, _DEPTH = 2, 32, 4  # tokens of an answer, and that the edge proposes
+_IDLE_SECONDS = 2  # after which the daemon closes what an attack left open
+_CLIENTS, _ANSWER, _DEPTH = 2, 32, 4  # clients; tokens of an answer; tokens that the edge proposes
 
 Messages = Iterator[pb.VerifyRequest | bytes]
 Attack = Callable[[random.Random, int], Messages]
-"""What an edge sends after its greeting, to a verifier with a context of so many tokens."""
+"""Yields the messages an edge sends after its greeting, given the verifier's context length in tokens."""
 
 
 class Text(NamedTuple):
-    """Token ids."""
+    """A prompt and its greedy answer, as token ids."""
 
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
@@ -86,7 +86,7 @@ def _step(number: int, known: int, last: int, proposed: Sequence[int] = (), run:
 
 
 def floods_steps(dice: random.Random, context: int) -> Messages:
-    """Stale, doubled, and of sequences that there are not; and pings."""
+    """Sends stale, repeated and unknown-sequence steps without a pause, and pings."""
     text = _ids(dice, 20)
     yield _opened(1, text, 64)
     while True:
@@ -96,7 +96,7 @@ def floods_steps(dice: random.Random, context: int) -> Messages:
 
 
 def never_closes(dice: random.Random, context: int) -> Messages:
-    """Opens more than it may have, and has each decoded as far as it goes."""
+    """Opens more sequences than the verifier allows, and lets each decode to the end of its context."""
     for number in itertools.count(1):
         text = _ids(dice, 30)
         yield _opened(number, text, context - 40)
@@ -117,7 +117,7 @@ def replays_opens(dice: random.Random, context: int) -> Messages:
 
 
 def sends_garbage(dice: random.Random, context: int) -> Messages:
-    """Ids, numbers and bytes that mean nothing: the last of these end the connection."""
+    """Sends meaningless ids, numbers and bytes; the bytes end the connection."""
     yield _opened(1, _ids(dice, 10), 64)
     for _ in range(20):
         yield _step(1, 10, 5, [dice.randrange(2**32) for _ in range(8)])
@@ -136,7 +136,7 @@ def reads_nothing(dice: random.Random, context: int) -> Messages:
 
 
 def comes_and_goes(dice: random.Random, context: int) -> Messages:
-    """A new edge each time, which leaves its sequences."""
+    """Opens eight sequences and leaves them: each connection uses a new edge id and is soon cut."""
     for number in range(1, 9):
         yield _opened(number, _ids(dice, 60), context // 2)
 
@@ -151,7 +151,7 @@ ATTACKS: dict[str, Attack] = {
 
 @contextlib.contextmanager
 def attacked(target: str, names: Sequence[str], context: int, token: str | None = None) -> Iterator[None]:
-    """While the block runs, each of these is done by an edge of its own, over and over."""
+    """Runs each named attack from an edge of its own, again and again, while the block runs."""
     stop = threading.Event()
     threads = [threading.Thread(target=_attack, args=(target, name, context, token, stop)) for name in names]
     for thread in threads:
@@ -167,7 +167,7 @@ def attacked(target: str, names: Sequence[str], context: int, token: str | None 
 def _attack(target: str, name: str, context: int, token: str | None, stop: threading.Event) -> None:
     dice = random.Random(name)
     metadata = (("authorization", f"Bearer {token}"),) if token else ()
-    # Little room for what it does not read, as of a slow machine.
+    # Small receive buffers, as on a slow machine.
     options = [("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(target, options) as channel:
         verify = channel.stream_stream(_VERIFY, _written, pb.VerifyResponse.FromString)
@@ -204,15 +204,17 @@ def _written(message: pb.VerifyRequest | bytes) -> bytes:
 
 @dataclass
 class Asked:
-    """Seconds that each answer took, by who asked. `refused`: times that the edge was told to come later, which counts
-    as time. `peers`: what the daemon counted of all peers meanwhile, the edge among them."""
+    """Measurements of one configuration. `seconds` holds each answer's time, by who asked (`client` or `edge`).
+    `refused` counts how often the edge was told to come back later; the wait is part of its time. `peers` is what the
+    daemon counted of all peers meanwhile, the edge included."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: {"client": [], "edge": []})
     refused: int = 0
     peers: Counter[str] = field(default_factory=Counter)
 
     def told(self) -> dict[str, object]:
-        """For the last line."""
+        """Returns the values of the last line: the number of answers and p50 and p99 of their seconds by who asked, and
+        the counts."""
         seconds = {
             who: {"answers": len(taken), "p50": quantile(taken, 0.5), "p99": quantile(taken, 0.99)}
             for who, taken in self.seconds.items()
@@ -221,7 +223,7 @@ class Asked:
 
 
 class Edge:
-    """Peer that means well: proposes what is right, each step when the verdict before has come."""
+    """A well-behaved peer: it proposes correct tokens, and sends each step after the verdict on the one before."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._sent: queue.SimpleQueue[pb.VerifyRequest | None] = queue.SimpleQueue()
@@ -231,7 +233,7 @@ class Edge:
         self._number = 0
 
     def answer(self, text: Text) -> int:
-        """How often it was told to come later."""
+        """Lets the verifier decode one text. Returns how often it was told to come back later."""
         whole, refused = (*text.prompt, *text.answer), 0
         self._open(text)
         for response in self._heard:
@@ -257,7 +259,8 @@ class Edge:
 
 
 def ask(clients: Sequence[DraftdClient], edge: Edge, texts: Sequence[Text], seconds: float, asked: Asked) -> None:
-    """Every client, and the edge, has one text after the other answered."""
+    """Has all clients and the edge send one text after the other for `seconds`, at the same time. Adds each answer's
+    time to `asked`."""
     until = time.monotonic() + seconds
 
     def turns(who: str, first: int, answer: Callable[[Text], object]) -> None:
@@ -296,7 +299,8 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 @contextlib.contextmanager
 def verifier(model: str, draft: str) -> Iterator[tuple[str, psutil.Process]]:
-    """The pair in a process of its own, and where it listens. `draft` is empty for none."""
+    """Starts a daemon that verifies for peers. Yields its address and its process. `draft` is empty for no draft
+    model."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {k: v for k, v in clean_environ(str(Path(folder) / "flags.json")).items() if k[:5] != "OTEL_"}
         environ |= {"DRAFTD_VERIFY__ENABLED": "true", "OTEL_SDK_DISABLED": "true"}
@@ -309,12 +313,12 @@ def verifier(model: str, draft: str) -> Iterator[tuple[str, psutil.Process]]:
 
 @contextlib.contextmanager
 def _attackers(target: str, names: Sequence[str], context: int) -> Iterator[None]:
-    """`attacked` in a process of its own."""
+    """Runs `attacked` in a child process while the block runs."""
     command = [sys.executable, "-m", "benchmarks.verify_attack", "--attack", target, str(context), *names]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
-        process.stdout.readline()  # they have begun
+        process.stdout.readline()  # the attacks have begun
         time.sleep(_BEGIN_SECONDS)
         yield
     finally:
@@ -331,7 +335,7 @@ def _attack_until_told(target: str, context: str, *names: str) -> int:
 
 
 def _yield_processors() -> None:
-    """To whoever else wants them: this process, and threads that begin from now on, run where all others wait."""
+    """Gives this process and the threads it starts from now on the lowest CPU priority."""
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     else:
@@ -340,7 +344,8 @@ def _yield_processors() -> None:
 
 @contextlib.contextmanager
 def _memory(process: psutil.Process) -> Iterator[list[int]]:
-    """The most bytes that it had meanwhile."""
+    """Samples a process's resident memory while the block runs. Yields a list whose only item is the maximum so far, in
+    bytes."""
     most, stop = [0], threading.Event()
 
     def look() -> None:
@@ -358,10 +363,10 @@ def _memory(process: psutil.Process) -> Iterator[list[int]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of a block")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of each block")
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=list(ATTACKS))
-    parser.add_argument("--each", action="store_true", help="one attack after the other, and then all at once")
+    parser.add_argument("--each", action="store_true", help="measure the attacks one by one, then all at once")
     args = options.parse(parser)
     prompts = load_prompts(args.model, 4)
     names = {**({name: [name] for name in args.attacks} if args.each else {}), "all": args.attacks}

@@ -1,1 +1,2 @@
-"""`make bench-peers`: draftd against mlx-lm's own server and against itself, part by part, and what follows from it."""
+"""`make bench-peers`: compares draftd with mlx-lm's server and with itself, in several parts, each a benchmark of its
+own."""

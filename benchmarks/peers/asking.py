@@ -1,4 +1,5 @@
-"""Whoever answers prompts: draftd in one of its modes, or the peer. All are asked for the same, and heard alike."""
+"""Configurations (arms) that answer a prompt and record how: draftd in one of its modes, and mlx-lm's server, the
+peer."""
 
 from __future__ import annotations
 
@@ -20,27 +21,28 @@ from draftd.core import ModePreference, WorkloadClass
 
 ANSWER_SECONDS = 600.0  # a real model on a busy machine takes minutes for a long prompt
 
-AUTOMATIC = "automatic"  # draftd as it is by default: speculation allowed, its depth its own affair
-AUTOREGRESSIVE = "autoregressive"  # draftd, each request asking for no speculation
+AUTOMATIC = "automatic"  # draftd's default: speculation with automatic depth
+AUTOREGRESSIVE = "autoregressive"  # draftd, where each request turns speculation off
 PEER = "peer"
 PEER_DRAFT = "peer_with_draft"
 ARMS = (AUTOMATIC, AUTOREGRESSIVE, PEER, PEER_DRAFT)
 
 
 def arms_of(pair: Pair) -> tuple[str, ...]:
-    """The arms that a pair can have: without a draft model the peer has none either."""
+    """Returns the arms that a pair allows; without a draft model the peer has no arm with one."""
     return ARMS if pair.draft else tuple(arm for arm in ARMS if arm != PEER_DRAFT)
 
 
 class Asker(Protocol):
     def ask(self, prompt: Prompt, max_tokens: int, until: float | None = None) -> Stream:
-        """One greedy answer, heard to its end or until the time `until`. What goes wrong is the stream's error."""
+        """Sends a prompt and records its greedy answer until it ends, or until the time.perf_counter `until`. A failure
+        becomes the stream's `error`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AskDraftd:
-    """A daemon over gRPC."""
+    """Sends prompts to a draftd daemon over gRPC."""
 
     client: DraftdClient
     mode: ModePreference = ModePreference.AUTO
@@ -71,7 +73,8 @@ class AskDraftd:
 
 @dataclass(frozen=True, slots=True)
 class AskPeer:
-    """mlx-lm's server over HTTP. It takes text, and says in how many tokens at the end."""
+    """Sends prompts to mlx-lm's server over HTTP. It takes text, and reports the numbers of tokens at an answer's
+    end."""
 
     server: Peer
     codec: Codec
@@ -105,7 +108,7 @@ class AskPeer:
         if usage and usage["prompt_tokens"] != len(prompt.tokens):
             error = f"{self.server.name} read {usage['prompt_tokens']} tokens, draftd {len(prompt.tokens)}"
         text = "".join(texts)
-        # Where the length ends a text, it counts the last token twice when it drafts.
+        # When the server drafts and the length limit ends a text, it counts the last token twice.
         total = min(usage.get("completion_tokens", len(texts)), max_tokens)
         chunks = counted(list(zip(times, tokens_of(texts, self.codec.ends(text), total), strict=True)))
         return Stream(prompt.id, asked, ended, chunks, usage.get("prompt_tokens", 0), cached, total, text, error)
@@ -115,9 +118,9 @@ class AskPeer:
 def arms(
     pair: Pair, codec: Codec, batch: int, names: Sequence[str] | None = None, *, keep_prompts: bool = False
 ) -> Iterator[dict[str, Asker]]:
-    """Starts the named arms, else all that the pair can have. Each server is new, with room for `batch`
-    answers at a time. The peer drafts as many tokens as draftd does at most. Where not `keep_prompts` neither keeps
-    anything of a prompt: the same ones come again and again."""
+    """Starts new servers and yields the arms by name: `names`, or all that the pair allows. Each server decodes at most
+    `batch` answers at a time. The peer drafts draftd's maximum of tokens a step. Unless `keep_prompts`, no server
+    caches prompts, because the same ones are sent again and again."""
     names = arms_of(pair) if names is None else names
     with contextlib.ExitStack() as stack:
         settings: dict[str, object] = {"engine.max_batch": batch} | ({} if keep_prompts else without_reuse())

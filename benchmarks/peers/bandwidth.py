@@ -1,7 +1,8 @@
-"""How fast this machine reads memory, and how much of it a decode step must read.
+"""Measures the machine's memory bandwidth, and computes the bytes that a decode step must read.
 
-It is a bound where a model is larger than the processor's cache: what stays in the cache from one step to the next is
-read faster than this."""
+They bound the speed of a model that is larger than the processor's cache: what stays in the cache between two steps is
+read faster.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-_BYTES = 1 << 30  # of the matrix: larger than any processor's cache
+_BYTES = 1 << 30  # size of the matrix: larger than any processor's cache
 _REPEATS = 10
 
 
 def measured(total: int = _BYTES, repeats: int = _REPEATS) -> float:
-    """Bytes a second, the best of a few: all cores read a matrix of `total` bytes once, for a product with a vector.
+    """Returns memory bandwidth in bytes per second: the best of `repeats` products of a vector with a matrix of `total`
+    bytes.
 
-    That is what decoding does with its weights, two operations for each number read, and as fast as memory gives them.
+    All cores read the matrix once. Decoding reads its weights the same way, with two operations for each number.
     """
     side = int((total / 4) ** 0.5)
     matrix, vector = np.ones((side, side), np.float32), np.ones(side, np.float32)
@@ -34,14 +36,16 @@ def measured(total: int = _BYTES, repeats: int = _REPEATS) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a step of the target reads: its weights once, and every row's keys and values."""
+    """Bytes that a decode step of the target reads: its weights once, and the keys and values of every sequence's
+    tokens."""
 
     weight_bytes: int
     kv_bytes_a_token: int
 
     @classmethod
     def of(cls, model: Path, number_bytes: int) -> Reading:
-        """Of a model's folder, a number of its weights and caches being of so many bytes in memory."""
+        """Computes them from a model's folder; a number of its weights or caches takes `number_bytes` bytes in
+        memory."""
         config = json.loads((model / "config.json").read_text(encoding="utf-8"))
         heads = config.get("num_key_value_heads", config["num_attention_heads"])
         size = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
@@ -52,12 +56,13 @@ class Reading:
         return self.weight_bytes + batch * context * self.kv_bytes_a_token
 
     def tokens_per_second(self, bandwidth: float, context: float, batch: int, tokens_a_step: float) -> float:
-        """The most that memory allows of the target, `tokens_a_step` coming of each row's step."""
+        """Returns the upper bound that memory sets on tokens per second of a batch. `bandwidth` is bytes per second,
+        `context` tokens of each sequence, and `tokens_a_step` the output tokens of a sequence's step."""
         return bandwidth / self.bytes_a_step(context, batch) * batch * tokens_a_step
 
 
 def _numbers(file: Path) -> int:
-    """How many numbers a safetensors file holds, from its header."""
+    """Returns how many numbers a safetensors file holds, according to its header."""
     with file.open("rb") as opened:
         header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
     return sum(int(np.prod(one["shape"])) for name, one in header.items() if name != "__metadata__")

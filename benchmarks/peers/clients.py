@@ -1,7 +1,8 @@
-"""Part `clients`: tokens per second of 1 to 16 clients that each ask again when answered, of draftd and the peer.
+"""Part `clients`: tokens per second of 1 to 16 clients in a closed loop, with draftd and with mlx-lm's server.
 
-All arms have the same prompts, in a repetition and at a number of clients; they take turns in an order drawn anew each
-time, after a pause. All servers are started anew for every other repetition.
+A client in a closed loop sends its next prompt when the last one is answered. In a repetition all arms get the same
+prompts for a number of clients, in a random order and after a pause. New servers are started for every second
+repetition.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from benchmarks.peers.codec import Codec
 from benchmarks.peers.load import Load, closed_loop
 from benchmarks.peers.part import Context, Direction, Figure
 
-PAUSE_SECONDS = 0.1  # longer than OpenBLAS's workers spin after their last product
+PAUSE_SECONDS = 0.1  # longer than OpenBLAS's threads spin after their last product
 
 Loads = Mapping[tuple[int, int, str], Load]  # by repetition, clients, arm
 
@@ -31,7 +32,7 @@ class Clients:
     counts: tuple[int, ...] = (1, 2, 4, 8, 16)
     quick_counts: tuple[int, ...] = (1, 4, 8)
     repetitions: int = 4
-    together: int = 2  # repetitions that the same processes serve: starting them takes a while
+    together: int = 2  # repetitions that use the same processes, which take a while to start
     max_tokens: int = 128
 
     def run(self, context: Context) -> list[Figure]:
@@ -54,7 +55,7 @@ class Clients:
 
     def _measure(self, context: Context, codec: Codec, turns: Sequence[tuple[int, int, str]], most: int) -> None:
         with arms(context.pair, codec, most) as askers:
-            for asker in askers.values():  # not kept
+            for asker in askers.values():  # the warm-up is not kept
                 closed_loop(asker, context.prompts[-8:], 4, self.max_tokens)
             for repetition, clients, arm in turns:
                 prompts = self._prompts(context, repetition, clients)
@@ -65,7 +66,8 @@ class Clients:
                 context.store.add(place | {"load": load.record()})
 
     def _prompts(self, context: Context, repetition: int, clients: int) -> list[Prompt]:
-        """As many of each class, whichever these are: at least two for each client, at least twelve."""
+        """Returns prompts of all categories (classes) in equal numbers: three for each client, two in a quick
+        measurement, and at least twelve."""
         number = max(12, (2 if context.quick else 3) * clients)
         first = 4 * random.Random(f"{context.seed}/{repetition}/{clients}").randrange(len(context.prompts) // 4)
         twice = [*context.prompts, *context.prompts]
@@ -73,7 +75,8 @@ class Clients:
 
 
 def turns_of(counts: Sequence[int], repetition: int, seed: int, names: Sequence[str] = ARMS) -> list[tuple[int, str]]:
-    """Numbers of clients and arms, in the order in which they are measured: the arms of a number side by side."""
+    """Returns (number of clients, arm) in the order in which they are measured: random, with all arms of a number in a
+    row."""
     draw = random.Random(f"{seed}/{repetition}/turns")
     return [(count, arm) for count in draw.sample(counts, len(counts)) for arm in draw.sample(names, len(names))]
 
@@ -82,7 +85,7 @@ def loads(records: Sequence[dict[str, Any]]) -> dict[tuple[int, int, str], Load]
     return {(one["repetition"], one["clients"], one["arm"]): Load.of_record(one["load"]) for one in records}
 
 
-# base, name of the figure, what is wanted at which numbers of clients (None: all)
+# arm that is divided by, name in the result's key, required ratio, numbers of clients that must reach it (None: all)
 _CLAIMS: tuple[tuple[str, str, float, tuple[int, ...] | None], ...] = (
     (AUTOREGRESSIVE, "own_autoregressive", 1.0, (4, 8)),
     (PEER_DRAFT, "peer_with_draft", 1.5, (4, 8)),
@@ -91,7 +94,8 @@ _CLAIMS: tuple[tuple[str, str, float, tuple[int, ...] | None], ...] = (
 
 
 def compared(found: Loads, counts: Sequence[int]) -> list[Figure]:
-    """draftd's automatic arm over each other one that was measured, at each number of clients, paired by repetition."""
+    """Returns ratios of tokens per second, by number of clients and paired by repetition: draftd's automatic arm over
+    each other one that was measured, and draftd's autoregressive arm over the peer."""
     figures = []
     measured = {arm for _, _, arm in found}
     for base, name, wanted, at in _CLAIMS:
@@ -108,14 +112,15 @@ def compared(found: Loads, counts: Sequence[int]) -> list[Figure]:
 def _ratio(
     found: Loads, clients: int, arm: str, base: str, key: str, wanted: float = 1.0, asked: bool = False
 ) -> Figure:
-    """The median of a repetition's ratios, and their range. Raises ValueError where no repetition has both."""
+    """Returns tokens per second of `arm` divided by those of `base`: the median and range over repetitions. Raises
+    ValueError if no repetition has both."""
     pairs = [
         (load.tokens_per_second, found[repetition, clients, base].tokens_per_second)
         for (repetition, count, name), load in sorted(found.items(), key=lambda item: item[0])
         if count == clients and name == arm and (repetition, clients, base) in found
     ]
     if not pairs:
-        raise ValueError(f"no repetition has both {arm} and {base} with {clients} clients")
+        raise ValueError(f"no repetition measured both the arms {arm} and {base} with {clients} clients")
     quotients = [mine / theirs for mine, theirs in pairs]
     rates = [statistics.median(side) for side in zip(*pairs, strict=True)]
     detail = f"{rates[0]:.0f} tokens/s against {rates[1]:.0f}"
@@ -123,8 +128,8 @@ def _ratio(
 
 
 def same_texts(found: Loads) -> list[Figure]:
-    """Of the greedy texts of each arm, the share that is draftd's own autoregressive text of that prompt. Of the peer's
-    nothing is wanted: it is shown so that the rates are known to be of the same work."""
+    """Returns for each arm the share of its greedy texts that equal draftd's autoregressive text of the prompt. Only
+    draftd's automatic arm must reach 1. The peer's share shows whether the rates are of the same work."""
     texts: dict[str, dict[tuple[int, int, str], str]] = {arm: {} for arm in ARMS}
     for (repetition, clients, arm), load in found.items():
         for stream in load.streams:

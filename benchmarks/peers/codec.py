@@ -1,4 +1,4 @@
-"""Token ids and the text that a server of text makes the same ids of."""
+"""Converts token ids to text from which a server that takes only text makes the same ids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from draftd.models.tokenizer import Tokenizer
 
 
 class Codec:
-    """The served model's own tokenizer."""
+    """The tokenizer of the served model."""
 
     def __init__(self, model: str) -> None:
         load_blas()
@@ -21,33 +21,34 @@ class Codec:
         self._wrapper: Any = ModelFolder(model).tokenizer()
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Text, special tokens spelt out, that tokenises to just these. Raises ValueError where none does."""
+        """Decodes `tokens`, with special tokens, to text that is tokenized to the same ids. Raises ValueError if it is
+        not."""
         text = str(self._wrapper.decode(list(tokens)))
         if self.tokens(text) != tuple(tokens):
-            raise ValueError("a prompt whose text gives other tokens: the peer would not be asked the same")
+            raise ValueError("the prompt's text is tokenized to other ids, so the peer would answer another prompt")
         return text
 
     def tokens(self, text: str) -> tuple[int, ...]:
         return tuple(int(token) for token in self._wrapper.encode(text))
 
     def words(self, tokens: Sequence[int]) -> str:
-        """Their text without special tokens."""
+        """Decodes `tokens` to text without special tokens."""
         return str(self._wrapper.decode(list(tokens), skip_special_tokens=True))
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """Messages (role, content) in the model's chat template, ready for the answer."""
+        """Renders messages (role, content) with the model's chat template, ready for the answer. Returns token ids."""
         return tuple(Tokenizer(self._wrapper).render_chat(messages))
 
     def ends(self, text: str) -> list[int]:
-        """Where each token of `text` ends, in characters."""
+        """Returns for each token of `text` the offset of its end, in characters."""
         found = self._wrapper._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return [end for _, end in found["offset_mapping"]]
 
 
 def tokens_of(texts: Sequence[str], ends: Sequence[int], total: int) -> list[int]:
-    """How many of `total` tokens came with each of `texts`, which is what a server of text does not say: those of the
-    whole text that end within it. What tokenising anew does not account for (tokens without text, such as the one that
-    ends it) came with the last."""
+    """Returns how many of an answer's `total` tokens came with each chunk in `texts`, which a server of text does not
+    report. `ends` are the offsets at which the tokens of the whole text end; a token belongs to the chunk in which it
+    ends. Tokens without text, such as the one that ends the answer, belong to the last chunk."""
     lengths = [0]
     for text in texts:
         lengths.append(lengths[-1] + len(text))

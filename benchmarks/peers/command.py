@@ -1,4 +1,4 @@
-"""The command: parts in order, a table for each, the figures of all on the last line."""
+"""The command: runs the parts in order, prints a table for each, and all results on the last line."""
 
 from __future__ import annotations
 
@@ -19,33 +19,36 @@ from benchmarks.peers.report import last_line, show
 from benchmarks.peers.store import Run
 from benchmarks.run import load_prompts
 
-_PROMPTS_A_CLASS = 80  # all that are held out
-_INTERRUPTED = 130  # as a shell says of Ctrl-C
+_PROMPTS_A_CLASS = 80  # all held-out prompts of a category (class)
+_INTERRUPTED = 130  # the exit code that shells use for Ctrl-C
 
 
 def main(arguments: Sequence[str] | None, known: Sequence[Part]) -> int:
-    """Ends in 0 where every part gave its figures, whether or not they hold; 1 where one could not be measured."""
+    """Runs the command. Returns 0 if every part was measured, whether or not its results pass; 1 if one failed; 2 if
+    `--run` names measurements with other options; 130 after Ctrl-C."""
     args = _arguments(arguments, known)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     run = Run(args.run or Path(".benchmarks") / f"peers-{time.strftime('%Y%m%d-%H%M%S')}")
     asked = {"quick": args.quick, "seed": args.seed, "model": args.model, "draft_model": args.draft_model}
     conditions = run.conditions(asked)
     if conditions != asked:
-        console.print(f"--run {run.folder}: begun with {conditions}; allowed: the same, not {asked}", style="red")
+        console.print(
+            f"--run {run.folder}: started with {conditions}; allowed: the same options, not {asked}", style="red"
+        )
         return 2
-    console.print(f"{args.model} and {args.draft_model or 'no draft model'}; raw ticks: {run.folder}")
+    console.print(f"{args.model} and {args.draft_model or 'no draft model'}; raw measurements: {run.folder}")
     began = time.perf_counter()
     try:
         prompts = load_prompts(args.model, _PROMPTS_A_CLASS)
         found, broken = _all(args, run, prompts, console, known)
     except KeyboardInterrupt:
-        console.print(f"\nstopped; what was measured is kept. To go on: --run {run.folder}")
+        console.print(f"\nstopped; the measurements are kept. To continue: --run {run.folder}")
         return _INTERRUPTED
     for part in known if args.plot else ():
         if isinstance(part, Draws) and part.name in found:
             part.draw(run.store(part.name), args.plot)
             console.print(f"drawn: {args.plot}")
-    console.print(f"raw ticks: {run.folder}")
+    console.print(f"raw measurements: {run.folder}")
     print(last_line(found, broken, conditions, time.perf_counter() - began), flush=True)
     return 1 if broken else 0
 
@@ -53,7 +56,7 @@ def main(arguments: Sequence[str] | None, known: Sequence[Part]) -> int:
 def _all(
     args: argparse.Namespace, run: Run, prompts: Sequence[Prompt], console: Console, known: Sequence[Part]
 ) -> tuple[dict[str, list[Figure]], dict[str, str]]:
-    """The figures of each part, and why there are none of the others."""
+    """Runs the parts. Returns the results by part, and the errors of the parts that failed."""
     found: dict[str, list[Figure]] = {}
     broken: dict[str, str] = {}
     for part in known:
@@ -91,12 +94,15 @@ def _arguments(arguments: Sequence[str] | None, known: Sequence[Part]) -> argpar
     )
     names = [part.name for part in known]
     parser.add_argument(
-        "--parts", type=lambda text: text.split(","), default=[], help="only these, with commas between"
+        "--parts",
+        type=lambda text: text.split(","),
+        default=[],
+        help="parts to measure, separated by commas; default: all",
     )
-    parser.add_argument("--quick", action="store_true", help="a tenth of the time, to try it out")
-    parser.add_argument("--run", type=Path, help="a run's folder in .benchmarks: goes on where that was stopped")
-    parser.add_argument("--seed", type=int, default=1, help="of all draws")
-    parser.add_argument("--plot", type=Path, help="where to draw what `growth` finds, as PNG")
+    parser.add_argument("--quick", action="store_true", help="measure for a tenth of the time, to try the command out")
+    parser.add_argument("--run", type=Path, help="folder of stopped measurements in .benchmarks, to continue them")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all random numbers")
+    parser.add_argument("--plot", type=Path, help="PNG file to which the results of `growth` are drawn")
     args = options.parse(parser, arguments)
     for name in args.parts:
         if name not in names:

@@ -1,4 +1,4 @@
-"""Prompts of a wanted length, drawn from the held-out ones."""
+"""Builds prompts of a given length from held-out ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from benchmarks.peers.codec import Codec
 
 
 def long_prompt(prompts: Sequence[Prompt], codec: Codec, tokens: int, name: str, draw: random.Random) -> Prompt:
-    """Held-out prompts one after another, cut to `tokens`: no two drawn ones begin alike. Its text gives just these."""
+    """Concatenates held-out prompts in a random order and cuts them to `tokens` tokens. The result's text is tokenized
+    to the same ids."""
     while True:
         ids: list[int] = [prompts[0].tokens[0]]
         while len(ids) < tokens:
@@ -18,6 +19,6 @@ def long_prompt(prompts: Sequence[Prompt], codec: Codec, tokens: int, name: str,
         found = tuple(ids[:tokens])
         try:
             codec.text(found)
-        except ValueError:  # cut where the tokens before the cut are others without what follows
+        except ValueError:  # the cut changes the tokens before it
             continue
         return Prompt(name, "prose", found)

@@ -1,8 +1,8 @@
-"""Part `growth`: tokens per second and memory against the length of the context, and against the batch.
+"""Part `growth`: tokens per second and memory, by the length of the context and by the batch size.
 
-A pair that says it takes 4,096 tokens, whose texts never end by themselves: every request writes as many tokens as any
-other, and what is counted is the time in which all rows decode. Beside it stands what the machine's memory allows: its
-bandwidth, measured in the same run, over the bytes that a step must read.
+The pair accepts 4,096 tokens and its texts never end by themselves, so that all requests write equally many tokens.
+Only the time in which all requests decode counts. Each result stands beside what memory allows: its bandwidth, measured
+before, divided by the bytes that a step must read.
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ from benchmarks.peers.stretched import stretched
 from benchmarks.peers.ways import AUTOMATIC, AUTOREGRESSIVE, Turn, Way, ask
 from draftd.client.client import DraftdClient
 
-CONTEXTS = (128, 256, 512, 1024, 2048, 4096)  # of one request
+CONTEXTS = (128, 256, 512, 1024, 2048, 4096)  # tokens of one request
 BATCHES = (1, 2, 4, 8, 16)
-BATCH_CONTEXT = 384  # of each request of a batch; none of those above
+BATCH_CONTEXT = 384  # tokens of each request in a batch; not one of CONTEXTS
 _WAYS = (AUTOREGRESSIVE, AUTOMATIC)
 _LOOK_SECONDS = 0.05
-_PERIOD_SECONDS = 0.5  # in which the daemon reads the machine
+_PERIOD_SECONDS = 0.5  # after which the daemon reads the machine again
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where on a curve: `batch` requests that each end at `context` tokens, of which the last `tokens` are written."""
+    """A point on a curve: `batch` concurrent requests that each end at `context` tokens, prompt and answer together."""
 
     context: int
     batch: int
 
     @property
     def of_batches(self) -> bool:
-        """Whether it is of the curve over batches; else of that over contexts."""
+        """True if it belongs to the curve over batch sizes, False for the curve over contexts."""
         return self.context == BATCH_CONTEXT
 
     @property
     def tokens(self) -> int:
-        """Of a batch so many that the first row is still decoding when the last one's prompt is in."""
+        """Answer tokens of each request: in a batch so many that the first one still decodes when the last prompt is
+        processed."""
         return self.context * 7 // 8 if self.of_batches else min(64, self.context // 2)
 
     @property
     def middle(self) -> float:
-        """The context's mean length while it decodes."""
+        """Mean length of the context while the request decodes, in tokens."""
         return self.context - self.tokens / 2
 
 
@@ -69,8 +70,8 @@ PLACES = (
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was found there, medians of the repetitions: tokens a second of all rows, tokens a row's step gave, and the
-    most bytes that were seen while it decoded."""
+    """Results at a place, as medians of the repetitions. `way` is the decoding configuration, `rate` tokens per second
+    of all requests, and `tokens_a_step` the tokens of a request's step. The bytes are the maximum while it decoded."""
 
     place: Place
     way: str
@@ -83,7 +84,8 @@ class Point:
 
 @dataclass(slots=True)
 class Seen:
-    """The most of each that a daemon told while it was looked at, in bytes."""
+    """Maximum bytes that a daemon reported while it was watched: of the KV cache, of MLX's active memory, and
+    resident."""
 
     kv: int = 0
     active: int = 0
@@ -107,7 +109,9 @@ class Growth:
         repetitions = 1 if context.quick else self.repetitions
         records = context.store.records()
         done = {(one["context"], one["batch"], one["repetition"], one["way"]) for one in records if "turn" in one}
-        rising = sorted(self.places, key=lambda place: place.context * place.batch)  # what was once held may be kept
+        rising = sorted(
+            self.places, key=lambda place: place.context * place.batch
+        )  # a process may keep memory that it once used
         missing = {
             repetition: [
                 (place, way)
@@ -122,7 +126,7 @@ class Growth:
         return figures(context.store.records())
 
     def draw(self, store: Store, path: Path) -> None:
-        """The picture of what is in `store`."""
+        """Draws the results in `store` to the file `path`."""
         from benchmarks.peers.growth_picture import draw
 
         records = store.records()
@@ -132,7 +136,7 @@ class Growth:
         codec = Codec(context.pair.model)
         settings: dict[str, object] = {
             "engine.max_batch": max(BATCHES),
-            "engine.queue_capacity": 2 * max(BATCHES),  # one connection may not take all of it
+            "engine.queue_capacity": 2 * max(BATCHES),  # a connection may not fill the whole queue
             "hardware.period_seconds": _PERIOD_SECONDS,
         }
         with stretched(context.pair, max(CONTEXTS), endless=True) as pair:
@@ -141,7 +145,7 @@ class Growth:
                 speed = bandwidth.measured()  # before anything else runs
                 context.say(f"memory: {speed / 1e9:.1f} GB/s")
             for repetition, some in missing.items():
-                if some:  # what a process once took it may keep: each repetition has one of its own
+                if some:  # a process may keep memory that it once used: each repetition has a new one
                     with daemon(pair, settings | without_reuse()) as client:
                         if speed is not None:
                             context.store.add(_machine(client, Path(pair.model), speed))
@@ -157,10 +161,10 @@ class Growth:
         places: Sequence[tuple[Place, Way]],
     ) -> None:
         for way in _WAYS:
-            ask(client, way, context.prompts[-2:], 64)  # not kept
+            ask(client, way, context.prompts[-2:], 64)  # the warm-up is not kept
         for place, way in places:
             prompts = _prompts(context, codec, place, repetition)
-            time.sleep(1.5 * _PERIOD_SECONDS)  # or what the place before held would be seen of this one
+            time.sleep(1.5 * _PERIOD_SECONDS)  # else the daemon would still report the memory of the place before
             with _watched(client) as seen:
                 turn = ask(client, way, prompts, place.tokens)
             where = {"context": place.context, "batch": place.batch, "repetition": repetition, "way": way.name}
@@ -170,7 +174,7 @@ class Growth:
 
 
 def _machine(client: DraftdClient, model: Path, speed: float) -> dict[str, float]:
-    """The record of what bounds the curves."""
+    """Returns the record of what bounds the curves: memory bandwidth (bytes per second), and what a step reads."""
     number = 4 if client.status().backend.startswith("cpu") else 2  # MLX's CPU build decodes in fp32
     reading = Reading.of(model, number)
     return {
@@ -189,7 +193,7 @@ def _prompts(context: Context, codec: Codec, place: Place, repetition: int) -> l
 
 @contextmanager
 def _watched(client: DraftdClient) -> Iterator[Seen]:
-    """What the daemon tells of its memory meanwhile, asked for from a thread."""
+    """Polls the daemon's memory from a thread while the block runs. Yields the maxima."""
     seen, over = Seen(), threading.Event()
 
     def watch() -> None:
@@ -207,17 +211,17 @@ def _watched(client: DraftdClient) -> Iterator[Seen]:
 
 
 def decoding(turn: Turn) -> float:
-    """Tokens a second while all rows decode: after the last one's first token, until the first one's last. Raises
-    ValueError where they never did at one time."""
+    """Returns tokens per second while all requests decode: from the latest first token to the earliest last one. Raises
+    ValueError if they never decode at the same time."""
     since = max(stream.chunks[0].at for stream in turn.streams)
     until = min(stream.chunks[-1].at for stream in turn.streams)
     if until <= since:
-        raise ValueError(f"{len(turn.streams)} requests: one ended before another began; longer answers are needed")
+        raise ValueError(f"{len(turn.streams)} requests: one ended before another decoded; longer answers are needed")
     return tokens_within(turn.streams, since, until) / (until - since)
 
 
 def points(records: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """In the order of the places, each way in turn."""
+    """Returns the results in the order of contexts and batch sizes, one for each decoding configuration."""
     found = []
     measured = [one for one in records if "turn" in one]
     for place in sorted({Place(one["context"], one["batch"]) for one in measured}, key=lambda p: (p.context, p.batch)):
@@ -240,11 +244,12 @@ def points(records: Sequence[Mapping[str, Any]]) -> list[Point]:
 
 
 def machine(records: Sequence[Mapping[str, Any]]) -> tuple[float, Reading]:
-    """Bytes of memory a second, and what a step reads. Raises ValueError where that was not measured."""
+    """Returns memory bandwidth in bytes per second, and the bytes that a step reads. Raises ValueError if no record has
+    them."""
     for one in records:
         if "bandwidth" in one:
             return one["bandwidth"], Reading(one["weight_bytes"], one["kv_bytes_a_token"])
-    raise ValueError("nothing was measured: there is no bandwidth among the records")
+    raise ValueError("no record has the memory bandwidth: nothing was measured")
 
 
 def figures(records: Sequence[Mapping[str, Any]]) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""Draws how cost grows."""
+"""Draws the results of part `growth`: speed and memory by context and by batch size."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _speed(
 
 
 def _memory(axes: Axes, points: Sequence[Point], along: Callable[[Point], int]) -> None:
-    """Of automatic depth, which also has the draft's."""
+    """Plots the memory under automatic depth, which includes the draft model's."""
     mine = [point for point in points if point.way == AUTOMATIC.name]
     for label, colour, marker, bytes_of in _MEMORY:
         ys = [bytes_of(point) / 1e6 for point in mine]  # type: ignore[no-untyped-call]

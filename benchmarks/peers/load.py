@@ -1,4 +1,4 @@
-"""Many clients at once: each asks again when it has been answered, or all when they are told to."""
+"""Loads a server with concurrent requests: clients in a closed loop, or tasks that start together."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from benchmarks.peers.streams import Stream, failed, tokens_within
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What was answered, and the window in which all clients were at it: from the first question until the first client
-    that found none left."""
+    """Answers of several clients, and the window in which all of them were busy, from `began` to `until`. It ends when
+    the first client finds no prompt left."""
 
     streams: tuple[Stream, ...]
     began: float
@@ -24,16 +24,16 @@ class Load:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all clients together, within the window."""
+        """Output tokens per second of all clients together, within the window."""
         return tokens_within(self.streams, self.began, self.until) / (self.until - self.began)
 
     @property
     def requests_per_second(self) -> float:
-        """Answered to their end within the window."""
+        """Complete answers per second, within the window."""
         return sum(stream.ended <= self.until for stream in self.streams) / (self.until - self.began)
 
     def record(self) -> dict[str, Any]:
-        """As JSON, with times from the window's beginning on."""
+        """Returns the answers as JSON data, with times in seconds from the window's start."""
         streams = [stream.record(self.began) for stream in self.streams]
         return {"began": 0.0, "until": round(self.until - self.began, 6), "streams": streams}
 
@@ -43,7 +43,8 @@ class Load:
 
 
 def closed_loop(asker: Asker, prompts: Sequence[Prompt], clients: int, max_tokens: int) -> Load:
-    """All `prompts`, by so many clients at a time. Raises RuntimeError where one is not answered."""
+    """Sends all `prompts` from so many clients, each of which sends its next one when the last is answered. Raises
+    RuntimeError if a request fails."""
     waiting = _Shared(iter(prompts))
     streams: list[Stream] = []
     idle: list[float] = []
@@ -60,7 +61,8 @@ def closed_loop(asker: Asker, prompts: Sequence[Prompt], clients: int, max_token
 
 
 def together(tasks: Sequence[Callable[[], None]], seconds: float) -> None:
-    """All at once, each in a thread, to their end. Raises the first error; TimeoutError after `seconds`."""
+    """Runs all tasks at once, one thread each, until they end. Raises the first error, or TimeoutError after
+    `seconds`."""
     errors: list[BaseException] = []
 
     def guarded(task: Callable[[], None]) -> None:
@@ -76,13 +78,13 @@ def together(tasks: Sequence[Callable[[], None]], seconds: float) -> None:
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
-            raise TimeoutError(f"a client is not done after {seconds:.0f} s")
+            raise TimeoutError(f"a concurrent task has not ended after {seconds:.0f} s")
     if errors:
         raise errors[0]
 
 
 class _Shared:
-    """What is left to ask, for several clients."""
+    """An iterator over prompts that several threads share."""
 
     def __init__(self, prompts: Iterator[Prompt]) -> None:
         self._prompts, self._lock = prompts, threading.Lock()

@@ -1,9 +1,9 @@
-"""Part `long`: a 1,500-token prompt arrives every second beside streams that run.
+"""Part `long`: time between tokens of running streams while a 1,500-token prompt arrives every second.
 
-Windows of some seconds, alternately undisturbed and disturbed, each with the same streams begun anew: what a stream
-costs grows with its length, which so is the same in both. What is compared is the time between tokens of the streams
-that run. A gap still open at a window's end counts for as long as it has lasted: it would else be the longest of all
-that is left out.
+Windows of some seconds alternate without and with such prompts. Each window starts the same streams again, so that
+their lengths, on which their cost depends, are the same in both. The result is the ratio of the p99 of inter-token
+times. A gap that is still open at a window's end counts for as long as it has lasted; otherwise the longest ones would
+be left out.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ from benchmarks.peers.streams import Stream
 from benchmarks.peers.stretched import stretched
 from draftd.client.timing import quantile
 
-ARMS = (AUTOMATIC, AUTOREGRESSIVE, PEER)  # the peer with its draft runs one stream at a time: there are none to disturb
+ARMS = (
+    AUTOMATIC,
+    AUTOREGRESSIVE,
+    PEER,
+)  # the peer with its draft decodes one stream at a time: none would be disturbed
 WANTED = 2.0
-_SLACK_SECONDS = 0.5  # a deadline's clock is another's
+_SLACK_SECONDS = 0.5  # the deadline is measured by another clock
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The streams that ran, and the long prompts that came, of which there are none where it was undisturbed. What
-    counts is what came within (since, until]."""
+    """Streams that ran from `since` to `until`, in seconds, and the long prompts that came meanwhile: none if it is
+    undisturbed."""
 
     streams: tuple[Stream, ...]
     long: tuple[Stream, ...]
@@ -41,13 +45,14 @@ class Window:
     until: float
 
     def inter_token(self) -> list[float]:
-        """Of all streams, open gaps with them; one that had not begun has waited for the whole window. Raises
-        RuntimeError where a stream ended otherwise than by the window's end."""
+        """Returns the seconds between tokens of all streams, gaps open at the window's end included; a stream that has
+        not begun counts as one gap of the whole window. Raises RuntimeError if a stream ended before the window."""
         found: list[float] = []
         for stream in self.streams:
             if stream.ended < self.until - _SLACK_SECONDS:
                 raise RuntimeError(
-                    f"{stream.prompt} ended before the window did: {stream.error or 'its answer was complete'}"
+                    f"{stream.prompt}: the stream ended before the measured window did: "
+                    f"{stream.error or 'its answer was complete'}"
                 )
             found += stream.inter_token(self.since, self.until)
             last = max((chunk.at for chunk in stream.chunks if chunk.at <= self.until), default=self.since)
@@ -63,7 +68,7 @@ class Window:
 
     @property
     def answered(self) -> tuple[int, int]:
-        """Long prompts that had their first token within the window, and how many came."""
+        """Returns how many long prompts got their first token within the window, and how many were sent."""
         return sum(bool(one.chunks) and one.chunks[0].at <= self.until for one in self.long), len(self.long)
 
     def record(self, origin: float) -> dict[str, Any]:
@@ -91,7 +96,7 @@ class LongPrompts:
     rows: int = 4
     prompt_tokens: int = 1500
     every_seconds: float = 1.0
-    settle_seconds: float = 2.0  # from the streams' beginning until the window's
+    settle_seconds: float = 2.0  # from the streams' start to the window's
     window_seconds: float = 7.0
 
     def run(self, context: Context) -> list[Figure]:
@@ -115,7 +120,7 @@ class LongPrompts:
         self, context: Context, askers: Mapping[str, Asker], codec: Codec, turns: Sequence[tuple[int, str, bool]]
     ) -> None:
         draw = random.Random(f"{context.seed}/long prompts")
-        for arm, asker in askers.items():  # not kept
+        for arm, asker in askers.items():  # the warm-up is not kept
             context.say(f"warming up {arm}")
             self._window(asker, context.prompts, [long_prompt(context.prompts, codec, 500, "warm-up", draw)], 1.0)
             settle(asker, context.prompts[0])
@@ -134,7 +139,7 @@ class LongPrompts:
             context.say(f"{arm}, {came}: p99 {1000 * window.p99:.1f} ms")
 
     def _window(self, asker: Asker, prompts: Sequence[Prompt], coming: Sequence[Prompt], seconds: float) -> Window:
-        """Streams that run until the window's end, and long prompts that come from its beginning on."""
+        """Decodes streams until the window's end, and sends long prompts at intervals from its beginning."""
         began = time.perf_counter()
         since = began + self.settle_seconds
         until = since + seconds
@@ -142,7 +147,7 @@ class LongPrompts:
         long: list[Stream] = []
 
         def run(prompt: Prompt) -> None:
-            # More than there is time for: the window's end ends it.
+            # More tokens than there is time for: the window's end cuts the answer off.
             streams.append(asker.ask(prompt, 2000, until))
 
         def come(prompt: Prompt, at: float) -> None:
@@ -160,7 +165,7 @@ def _task(function: Any, *arguments: Any) -> Any:
 
 
 def settle(asker: Asker, prompt: Prompt) -> None:
-    """Waits until what was left unfinished is out of the way. Raises RuntimeError where it never is."""
+    """Waits until the server has finished what was cancelled and answers again. Raises RuntimeError if it does not."""
     stream = asker.ask(prompt, 1, time.perf_counter() + ANSWER_SECONDS)
     if stream.error:
         raise RuntimeError(stream.error)
@@ -171,7 +176,8 @@ def windows(records: Sequence[dict[str, Any]]) -> dict[tuple[int, str, bool], Wi
 
 
 def compared(found: Windows) -> list[Figure]:
-    """For each arm, p99 disturbed over undisturbed, paired by repetition."""
+    """Returns for each arm the p99 of inter-token times with long prompts divided by that without, paired by
+    repetition."""
     figures = []
     for arm in ARMS:
         pairs = [
@@ -180,7 +186,7 @@ def compared(found: Windows) -> list[Figure]:
             if name == arm and disturbed and (repetition, arm, False) in found
         ]
         if not pairs:
-            raise ValueError(f"no repetition of {arm} has both windows")
+            raise ValueError(f"no repetition of the arm {arm} has both a disturbed and an undisturbed window")
         quotients = [mine / base for mine, base in pairs]
         disturbed_ms, base_ms = (1000 * statistics.median(side) for side in zip(*pairs, strict=True))
         came = [window.answered for (_, name, disturbed), window in found.items() if name == arm and disturbed]

@@ -1,4 +1,4 @@
-"""The peer: `mlx_lm.server` over HTTP, started, heard until it answers, ended for certain."""
+"""Starts the peer that draftd is compared with, `mlx_lm.server`, sends it completions over HTTP, and ends it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A server that answers. `name` is what errors call it."""
+    """A running `mlx_lm.server`. Error messages call it `name`."""
 
     port: int
     name: str
 
     def completion(self, text: str, max_tokens: int, seconds: float) -> Generator[dict[str, Any], None, None]:
-        """Streams the events of one greedy completion of raw `text`, decoded. Raises OSError or http.client's errors
-        where the server does not answer, or says nothing for `seconds`, RuntimeError with what it says where it
-        refuses. Closing the iterator closes the connection, which ends the request."""
+        """Yields the decoded events of one greedy completion of the prompt `text`, without a chat template. Raises
+        OSError or http.client's errors if the server does not answer or is silent for `seconds`; RuntimeError with its
+        message if it refuses. Closing the iterator closes the connection, which cancels the request."""
         connection = http.client.HTTPConnection(_HOST, self.port, timeout=max(seconds, 0.001))
         try:
             body = {"prompt": text, "max_tokens": max_tokens, "stream": True, "temperature": 0.0}
@@ -53,11 +53,10 @@ class Peer:
 
 @contextlib.contextmanager
 def peer(pair: Pair, *, draft_depth: int | None, batch: int, keep_prompts: bool = True) -> Iterator[Peer]:
-    """The server on `pair`, with its weights loaded, for as long as the block lasts.
-
-    `draft_depth` tokens are drafted by the pair's draft; None: without it. `batch` answers are decoded at a time, and
-    as many prompts read. Where not `keep_prompts` its cache of prompts holds none. Raises RuntimeError with the last
-    that it said where it ends, or does not answer in time."""
+    """Starts the server on `pair` and yields it once it answers. `draft_depth` is the draft tokens of a step; None is
+    without the draft model. `batch` is the maximum of answers decoded, and of prompts read, at a time. Unless
+    `keep_prompts`, its prompt cache is empty. Raises RuntimeError with its last output if it ends or does not answer in
+    time."""
     arguments = ["--model", pair.model, "--host", _HOST, "--log-level", "WARNING", "--max-tokens", "256"]
     arguments += ["--decode-concurrency", str(batch), "--prompt-concurrency", str(batch)]
     if draft_depth is not None:
@@ -72,7 +71,7 @@ def peer(pair: Pair, *, draft_depth: int | None, batch: int, keep_prompts: bool 
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=said,
-            start_new_session=True,  # a Ctrl-C is for the one that measures, which ends this one in order
+            start_new_session=True,  # Ctrl-C reaches the benchmark only, which ends the server
         )
         try:
             server = Peer(port, name)
@@ -86,17 +85,17 @@ def _wait(server: Peer, process: subprocess.Popen[bytes], said: IO[str]) -> None
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
-            # Its health says nothing of its weights; an answer does.
+            # Its health check does not wait for the weights; an answer does.
             for _ in server.completion("a", 1, deadline - time.monotonic()):
                 pass
             return
-        except RuntimeError as error:  # it listens, and could not load what it was given
+        except RuntimeError as error:  # it listens but could not load its models
             raise RuntimeError(f"{error}: {_last(said)}") from None
         except (OSError, http.client.HTTPException) as error:
             if process.poll() is not None:
                 raise RuntimeError(f"{server.name} ended with exit code {process.returncode}: {_last(said)}") from None
             if time.monotonic() >= deadline:
-                raise RuntimeError(f"{server.name} did not answer: {error}: {_last(said)}") from None
+                raise RuntimeError(f"{server.name} did not answer in time: {error}: {_last(said)}") from None
             time.sleep(0.1)
 
 

@@ -1,10 +1,9 @@
-"""Part `never_slower`: automatic depth where drafting cannot pay, and on every workload of a pair where it can.
+"""Part `never_slower`: automatic depth against autoregressive decoding, where drafting cannot pay and where it can.
 
-Two daemons beside each other, new for each repetition, are asked the same prompts in turn: one lets its depth be
-automatic, the other decodes autoregressively. Nothing is warmed up: what automatic depth spends on learning that a
-draft does not pay is in its time. Where drafting cannot pay answers are of a set length (what ends a text is taken for
-a word like any other), so that there is enough of them after the first 64 tokens; times begin with an answer's first
-token.
+Two daemons, new for each repetition, answer the same prompts in a random order: one with automatic depth, the other
+autoregressively. Nothing is warmed up, so that the time automatic depth spends to learn that a draft does not pay
+counts. Where drafting cannot pay, no end token ends an answer, so that enough of it follows the first 64 tokens. Times
+begin with an answer's first token.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ CASES: Mapping[str, str] = {
 _SAME_SIZE = {"hidden": 128, "layers": 1, "inner": 320}
 _LARGER = {"hidden": 512, "layers": 12, "inner": 1408}
 _BEGINNING = 64
-_AFTER, _FROM_THE_FIRST, _WORKLOAD = 0.97, 0.95, 1.0  # wanted
+_AFTER, _FROM_THE_FIRST, _WORKLOAD = 0.97, 0.95, 1.0  # required ratios
 _CONTEXT = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One prompt in one way: tokens and seconds that came after an answer's first tokens. `drafted`: tokens, of the
-    whole answer."""
+    """One answer in one decoding configuration (`way`). `tokens` and `seconds` are those after its first tokens;
+    `drafted` is the draft tokens of the whole answer."""
 
     repetition: int
     way: str
@@ -58,7 +57,7 @@ class NeverSlower:
     name: str = "never_slower"
     title: str = "automatic depth over autoregressive decoding, new daemons, paired by prompt"
     repetitions: int = 5
-    prompts: int = 4  # where drafting cannot pay, one of each class; of the good pair so many of each class
+    prompts: int = 4  # of each category (class), with the good pair; the other cases use one of each
     long_tokens: int = 256
     tokens: int = 96
 
@@ -69,7 +68,8 @@ class NeverSlower:
         return figures(context.store.records())
 
     def _repetition(self, context: Context, case: str, repetition: int) -> None:
-        """As a whole or not at all: half of one would have been begun by daemons that have learnt already."""
+        """Measures a repetition of a case as a whole, unless it is stored already. The rest of an interrupted one
+        cannot be measured alone, because its daemons would have learned already."""
         if any(one["case"] == case and one["repetition"] == repetition for one in context.store.records()):
             return
         draw = random.Random(f"{context.seed}/{repetition}/{case}")
@@ -92,7 +92,8 @@ class NeverSlower:
         context.say(f"{case}, repetition {repetition + 1}: {time.perf_counter() - began:.0f} s")
 
     def _prompts(self, prompts: Sequence[Prompt], repetition: int, each: int) -> list[Prompt]:
-        """So many of each class, class by class in turn, others in each repetition."""
+        """Returns `each` prompts of each category (class), one category after the other in turn; different ones in each
+        repetition."""
         pools = [[prompt for prompt in prompts if prompt.workload == name] for name in CLASSES]
         return [pool[(repetition * each + i) % len(pool)] for i in range(each) for pool in pools if pool]
 
@@ -111,7 +112,7 @@ def _pair(pair: Pair, case: str) -> Iterator[Pair]:
 
 
 def after(stream: Stream, first: int) -> tuple[int, float] | None:
-    """Tokens, and seconds, that came after the chunk with the token number `first`; None where there were none."""
+    """Returns the tokens, and their seconds, that came after the chunk with token number `first`; None without any."""
     seen = 0
     for number, chunk in enumerate(stream.chunks):
         seen += chunk.tokens
@@ -151,7 +152,8 @@ def _decoded(records: Sequence[Mapping[str, Any]], case: str, first: int, worklo
 
 
 def figure(key: str, decoded: Sequence[Decoded], wanted: float, said: str) -> Figure:
-    """The median of the repetitions' ratios, and their range."""
+    """Returns automatic depth's tokens per second divided by those of autoregressive decoding: the median and range
+    over repetitions. `wanted` is the ratio that it must reach."""
     quotients, rates = [], []
     for repetition in sorted({one.repetition for one in decoded}):
         mine, theirs = (

@@ -1,9 +1,9 @@
-"""Part `open`: requests that arrive when they do (Poisson), whether or not those before are answered.
+"""Part `open`: requests that arrive at random times (Poisson), whether or not earlier ones are answered.
 
-The rates are fractions of what draftd answers at most with eight clients in a closed loop; all arms have the same
-arrivals of the same prompts. Goodput is answers per second whose time to the first token and 95th percentile between
-tokens are within bounds, which are multiples of what one autoregressive stream has that is alone. A request's time
-begins when it was to arrive, not when somebody came to send it: what piles up is not left out.
+The rates are fractions of draftd's capacity: its answers per second to eight clients in a closed loop. All arms get the
+same prompts at the same times. Goodput is answers per second whose time to the first token and 95th percentile of the
+time between tokens are within bounds. The bounds are multiples of what a single autoregressive stream needs. A
+request's time begins when it was due, even if it was sent later, so that a backlog counts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from draftd.client.timing import quantile
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Seconds: of the time to the first token, and of an answer's 95th percentile between tokens."""
+    """Limits of a good answer, in seconds: the time to the first token, and the 95th percentile of the time between
+    tokens."""
 
     first_token: float
     inter_token: float
 
     def hold(self, stream: Stream) -> bool:
-        """Whether the answer was good: whole, and within both."""
+        """Returns True if the answer is complete and within both limits."""
         first = stream.time_to_first_token
         if stream.error or first is None:
             return False
@@ -42,7 +43,7 @@ class Bounds:
 
     @classmethod
     def of(cls, alone: Sequence[Stream], first_times: float, between_times: float) -> Bounds:
-        """Multiples of the medians of answers to streams that were alone."""
+        """Computes the limits as multiples of the medians over `alone`, answers that were decoded one at a time."""
         first = [stream.time_to_first_token for stream in alone if stream.time_to_first_token is not None]
         between = [gap for stream in alone for gap in stream.inter_token()]
         return cls(first_times * statistics.median(first), between_times * statistics.median(between))
@@ -50,7 +51,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """What came of those that arrived in so many seconds; a stream's `asked` is when it was to arrive."""
+    """Answers to the requests that arrived within `seconds`. A stream's `asked` is the time at which it was due."""
 
     streams: tuple[Stream, ...]
     seconds: float
@@ -63,7 +64,8 @@ class Arrivals:
         return len(self.streams) / self.seconds
 
     def first_token_p95(self) -> float:
-        """Infinite for those that had none: more of them than a twentieth, and so is this."""
+        """Returns the 95th percentile of the seconds to the first token: infinite if more than a twentieth of the
+        answers have none."""
         firsts = [stream.time_to_first_token for stream in self.streams]
         if sum(first is None for first in firsts) > 0.05 * len(firsts):
             return float("inf")
@@ -75,9 +77,9 @@ class OpenLoop:
     name: str = "open"
     title: str = "open loop: answers per second within a bound on the first token and between tokens"
     fractions: tuple[float, ...] = (0.3, 0.6, 0.9)  # of draftd's capacity
-    seconds: float = 10.0  # in which requests arrive
-    grace_seconds: float = 5.0  # for the last of them
-    first_token_times: float = 10.0  # bounds, as multiples of what one stream alone has
+    seconds: float = 10.0  # during which requests arrive
+    grace_seconds: float = 5.0  # after that, for the last answers
+    first_token_times: float = 10.0  # limits, as multiples of a single stream's medians
     inter_token_times: float = 4.0
     max_tokens: int = 128
 
@@ -95,7 +97,7 @@ class OpenLoop:
         self, context: Context, askers: Mapping[str, Asker], fractions: Sequence[float], seconds: float
     ) -> None:
         known = context.store.records()
-        for asker in askers.values():  # not kept
+        for asker in askers.values():  # the warm-up is not kept
             closed_loop(asker, context.prompts[-8:], 4, self.max_tokens)
         found = next((one for one in known if one["kind"] == "capacity"), None)
         if found is None:
@@ -124,7 +126,8 @@ class OpenLoop:
     def _arrive(
         self, asker: Asker, prompts: Sequence[Prompt], times: Sequence[float], seconds: float
     ) -> tuple[float, list[Stream]]:
-        """Asks each prompt at its time, heard until the last one's grace is over."""
+        """Sends each prompt when it is due and records the answers until the grace period ends. Returns the time that
+        the prompts' times count from, and the answers."""
         origin = time.perf_counter() + 0.1
         until = origin + seconds + self.grace_seconds
         streams: list[Stream] = []
@@ -142,7 +145,7 @@ class OpenLoop:
 
 
 def arrivals(rate: float, seconds: float, draw: random.Random) -> list[float]:
-    """When a Poisson process of `rate` per second has its events, in (0, seconds); at least one."""
+    """Returns the times of a Poisson process's events at `rate` per second, in (0, seconds); at least one."""
     found: list[float] = []
     at = draw.expovariate(rate)
     while at < seconds:
@@ -152,7 +155,7 @@ def arrivals(rate: float, seconds: float, draw: random.Random) -> list[float]:
 
 
 def cells(records: Sequence[Mapping[str, Any]]) -> dict[tuple[float, str], Arrivals]:
-    """By fraction of the capacity and arm."""
+    """Returns the stored answers by (fraction of the capacity, arm)."""
     return {
         (one["fraction"], one["arm"]): Arrivals(tuple(map(Stream.of_record, one["streams"])), one["seconds"])
         for one in records
@@ -161,7 +164,8 @@ def cells(records: Sequence[Mapping[str, Any]]) -> dict[tuple[float, str], Arriv
 
 
 def compared(records: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    """Goodput and the first token's 95th percentile, by fraction and arm. Nothing is wanted of them."""
+    """Returns goodput by fraction of the capacity and arm, with the first token's 95th percentile beside it. None has a
+    required value."""
     capacity = next(one for one in records if one["kind"] == "capacity")
     bounds = Bounds(**capacity["bounds"])
     figures = [

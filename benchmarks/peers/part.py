@@ -1,18 +1,18 @@
-"""The seam between the command and its parts.
+"""The interface between the command and its parts.
 
 A part measures one claim. It is an object with a `name` (for `--parts` and for file names), a `title` (over its table)
-and `run(context)`, which measures and returns its figures. A part to be run is added to `parts()` in `registry.py`.
+and `run(context)`, which measures and returns results. To add a part, add it to `parts()` in `registry.py`.
 
-What a part may count on:
+A part can rely on this:
 
-- `context.store` is the part's own file of raw ticks. `store.add({...})` is durable when it returns; `store.records()`
-  are those of earlier starts of the same run as well. A part that looks there first for what it is about to measure
-  goes on where it was when a person stopped it. Figures are derived from records alone.
-- Ctrl-C is KeyboardInterrupt in `run`: let it through. What was started must be a context manager (`serving.daemon`,
-  `mlx_server.peer`), which ends its child whatever happens.
-- A part that cannot measure raises; the others run all the same, and the command ends in 1. A figure that misses what
-  is wanted of it is a figure: it is reported, and is no error.
-- `context.quick` asks for figures that mean little in a tenth of the time: to try the command out.
+- `context.store` is the part's own file of raw records. `store.add({...})` is durable when it returns;
+  `store.records()` includes those of earlier starts with the same `--run`. A part that measures only what it does not
+  find there continues where it was stopped. Results are computed from records alone.
+- Ctrl-C raises KeyboardInterrupt in `run`: let it through. A child process must belong to a context manager
+  (`serving.daemon`, `mlx_server.peer`), which ends it whatever happens.
+- A part that cannot measure raises an error; the others are measured all the same, and the command returns 1. A result
+  that misses its required value is reported, and is no error.
+- `context.quick` asks for a measurement in a tenth of the time, to try the command out. Its results mean little.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.peers.store import Store
 
 
 class Direction(StrEnum):
-    """Which side of what is wanted is good."""
+    """The side of the required value on which a result passes."""
 
     AT_LEAST = "at_least"
     AT_MOST = "at_most"
@@ -39,8 +39,8 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What was found. `wanted` and `direction` are None where nothing is asked of it; `low` and `high` are the lowest
-    and highest of the repetitions, where there were several. `detail` says in a few words what stands behind it."""
+    """One result. It passes if `value` is on the side `direction` of `wanted`; both are None if nothing is required.
+    `low` and `high` are the lowest and highest of several repetitions. `detail` explains the value in a few words."""
 
     key: str
     value: float
@@ -52,13 +52,13 @@ class Figure:
 
     @property
     def holds(self) -> bool | None:
-        """None where nothing is wanted. A value that is not a number holds nothing."""
+        """True if the value passes, None if nothing is required. NaN never passes."""
         if self.wanted is None or self.direction is None:
             return None
         return self.value >= self.wanted if self.direction is Direction.AT_LEAST else self.value <= self.wanted
 
     def document(self) -> dict[str, Any]:
-        """For the last line and for the run's folder."""
+        """Returns the result as JSON data, for the last line and for the stored measurements."""
         ranged = {} if self.low is None or self.high is None else {"range": [_short(self.low), _short(self.high)]}
         asked: dict[str, Any] = {}
         if self.wanted is not None and self.direction is not None:
@@ -69,13 +69,14 @@ class Figure:
     def of_ratios(
         cls, key: str, ratios: Sequence[float], wanted: float | None, direction: Direction, detail: str
     ) -> Figure:
-        """The median of the repetitions' ratios; nothing is asked of it where `wanted` is None."""
+        """Builds the result from the repetitions' ratios: their median and range. Nothing is required if `wanted` is
+        None."""
         asked = None if wanted is None else direction
         return cls(key, statistics.median(ratios), wanted, asked, detail, min(ratios), max(ratios))
 
     @classmethod
     def of_document(cls, key: str, document: dict[str, Any]) -> Figure:
-        """What `document` gave."""
+        """Builds the result again from what `document` returned."""
         direction = next((one for one in Direction if one in document), None)
         low, high = document.get("range", (None, None))
         value = float("nan") if document["value"] is None else float(document["value"])
@@ -85,7 +86,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Folders or hub ids of a target and its draft, which is empty where there is none."""
+    """Folders or hub ids of a target model and its draft model; `draft` is empty for none."""
 
     model: str
     draft: str = ""
@@ -93,8 +94,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a part is given. `prompts` are held-out ones of all workload classes, interleaved class by class, as token
-    ids: as many as there are, of which a part takes what it needs. `seed` is what every draw begins with."""
+    """What a part works with. `prompts` are all held-out prompts as token ids, interleaved by category (class). `seed`
+    is that of all random numbers."""
 
     pair: Pair
     prompts: Sequence[Prompt]
@@ -104,7 +105,7 @@ class Context:
     seed: int
 
     def say(self, line: str) -> None:
-        """How far it is: a line for whoever waits."""
+        """Prints a line about the progress."""
         self.console.print(f"  {line}", style="dim", highlight=False)
 
 
@@ -116,17 +117,17 @@ class Part(Protocol):
     def title(self) -> str: ...
 
     def run(self, context: Context) -> list[Figure]:
-        """Measures. Raises where it cannot; KeyboardInterrupt passes through."""
+        """Measures and returns results. Raises an error if it cannot; KeyboardInterrupt passes through."""
         ...
 
 
 @runtime_checkable
 class Draws(Protocol):
-    """A part that can draw what it found, for `--plot`."""
+    """A part that can draw its stored results, for `--plot`."""
 
     def draw(self, store: Store, path: Path) -> None: ...
 
 
 def _short(value: float) -> float | None:
-    """Four significant digits; None, which JSON has, for what is not a number."""
+    """Returns the value with four significant digits, or None for NaN, which JSON does not have."""
     return None if value != value else float(f"{value:.4g}")

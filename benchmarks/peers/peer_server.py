@@ -1,9 +1,8 @@
-"""mlx-lm's own server in a process of its own. Its arguments are that server's.
+"""Runs mlx-lm's own server in a child process. Its arguments are that server's. Ends when its input ends.
 
-Three things are done to it, all in its favour, and nothing else: the BLAS that draftd loads is loaded before MLX is;
-floating-point weights, target's and draft's, are cast to fp32 on a CPU, as draftd casts them (other types do not go
-through BLAS there, and are slower by far); and more than five connections may wait to be accepted, since clients that
-come all at once were reset otherwise. Ends with its input.
+Three things are changed, all in its favour. It loads the BLAS that draftd loads before it loads MLX. On a CPU it casts
+floating-point weights to fp32, as draftd does: other types bypass BLAS there and are much slower. And 128 connections
+instead of 5 may wait to be accepted: clients that connected all at once were reset otherwise.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def main() -> None:
 
 
 def _end_with_input() -> None:
-    """So that it is gone when whoever started it is, however that ended."""
+    """Ends this process when its input ends, so that it never outlives its parent."""
     sys.stdin.buffer.read()
     os._exit(0)
 

@@ -1,8 +1,9 @@
-"""Part `prefix`: what the second turn of a chat costs whose first turn, a history of 1,000 tokens, was just answered.
+"""Part `prefix`: time to the first token of a chat's second turn, just after a first turn with a history of 1,000
+tokens.
 
-Chats differ from their first message on, so that no first turn can be served from another's. draftd and the peer keep
-what they keep by default; a daemon that keeps nothing is beside them, and its texts are those that reuse must give too:
-for the prompts of the parity tests, for the same asked again, and for what a second turn would ask.
+Chats differ from their first message on, so that no first turn can reuse another's. draftd and the peer cache prompts
+as they do by default. Beside them a daemon without a prefix store answers. Its texts must equal those with reuse: for
+the prompts of the parity tests, for some of them again, and for prompts that continue them.
 """
 
 from __future__ import annotations
@@ -27,34 +28,34 @@ from benchmarks.peers.stretched import stretched
 DRAFTD, NO_REUSE = "draftd", "draftd_without_reuse"
 ARMS = (DRAFTD, NO_REUSE, PEER)
 WANTED = 0.25
-_PARITY = range(5)  # of eight prompts of a class these, as in the parity tests
-_TOKENS = 32  # of an answer, as there
+_PARITY = range(5)  # of each eight prompts of a category (class), those that the parity tests use
+_TOKENS = 32  # of an answer, as in the parity tests
 _TOGETHER = 8
-_KEPT = 32  # prompts that are gone through before others are: as many as are surely kept so long
+_KEPT = 32  # prompts of a group, all of whose passes come first: so few that all are still cached
 
 Message = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Both turns of one chat."""
+    """The answers to both turns of one chat."""
 
     first: Stream
     second: Stream
 
     @property
     def ratio(self) -> float:
-        """Of the second's time to the first token to the first's."""
+        """The second turn's time to the first token divided by the first turn's."""
         first, second = self.first.time_to_first_token, self.second.time_to_first_token
         if first is None or second is None:
-            raise RuntimeError(f"{self.first.prompt}: a turn without a token")
+            raise RuntimeError(f"{self.first.prompt}: a turn of the chat got no token")
         return second / first
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
     name: str = "prefix"
-    title: str = "the second turn of a chat over 1,000 tokens: its time to the first token over the first turn's"
+    title: str = "a chat's second turn after 1,000 tokens: time to the first token ÷ the first turn's"
     chats: int = 6
     history_tokens: int = 1000
 
@@ -70,13 +71,13 @@ class Prefix:
                 NO_REUSE: AskDraftd(stack.enter_context(daemon(pair, without_reuse()))),
                 PEER: AskPeer(stack.enter_context(peer(pair, draft_depth=None, batch=8)), codec),
             }
-            for asker in askers.values():  # not kept
+            for asker in askers.values():  # the warm-up is not kept
                 closed_loop(asker, context.prompts[-4:], 4, _TOKENS)
             self._chats(context, askers, codec, order)
             if without_reuse():
                 _parity(context, askers, codec)
             else:
-                context.say("this draftd keeps nothing of a prompt: there is no reuse to compare")
+                context.say("this draftd has no prefix store: there is no reuse to compare")
         records = context.store.records()
         return [*compared(chats_of(records)), *identical(records)]
 
@@ -92,15 +93,15 @@ class Prefix:
             messages += [_said("assistant", first.text or "Yes."), _said("user", "And why is that?")]
             second = _ask(askers[arm], codec, f"chat-{chat}-2", messages)
             turns = Turns(first, second)
-            context.say(f"{arm}: {turns.ratio:.3f}, {second.cached_tokens} of {second.prompt_tokens} tokens kept")
+            context.say(f"{arm}: {turns.ratio:.3f}, {second.cached_tokens} of {second.prompt_tokens} tokens reused")
             place = {"kind": "chat", "chat": chat, "arm": arm}
             both = {"first": first.record(first.asked), "second": second.record(first.asked)}
             context.store.add(place | both)
 
 
 def history(prompts: Sequence[Prompt], codec: Codec, tokens: int, draw: random.Random) -> list[Message]:
-    """Messages of user and assistant in turn, drawn from held-out prompts, the user's last: `tokens` tokens or a few
-    more."""
+    """Returns messages of user and assistant in turn, drawn from held-out prompts, with the user's last: at least
+    `tokens` tokens when rendered."""
     messages: list[Message] = []
     while len(messages) % 2 == 0 or len(codec.chat(messages)) < tokens:
         role = ("user", "assistant")[len(messages) % 2]
@@ -119,7 +120,8 @@ def _ask(asker: Asker, codec: Codec, name: str, messages: Sequence[Message]) -> 
 
 
 def _parity(context: Context, askers: Mapping[str, Asker], codec: Codec) -> None:
-    """Three passes over the parity tests' prompts, by a daemon that keeps what it read and by one that does not."""
+    """Compares texts with and without a prefix store, in three passes: the parity tests' prompts, some of them again,
+    and prompts that continue them."""
     chosen = [prompt for i, prompt in enumerate(context.prompts) if i // 4 % 8 in _PARITY]
     if context.quick:
         chosen = chosen[::12]
@@ -127,7 +129,7 @@ def _parity(context: Context, askers: Mapping[str, Asker], codec: Codec) -> None
         some = chosen[group : group + _KEPT]
         firsts = _pass(context, askers, "first", group, some)
         _pass(context, askers, "again", group, some[::4])
-        # As a second turn would ask: what was asked, what was answered, and something more.
+        # As a second turn would continue: the prompt, its answer and something more.
         more = [Prompt(p.id, p.workload, p.tokens + codec.tokens(firsts[p.id]) + chosen[0].tokens) for p in some]
         _pass(context, askers, "second_turn", group, more)
 
@@ -135,12 +137,13 @@ def _parity(context: Context, askers: Mapping[str, Asker], codec: Codec) -> None
 def _pass(
     context: Context, askers: Mapping[str, Asker], name: str, group: int, prompts: Sequence[Prompt]
 ) -> dict[str, str]:
-    """Asks all of them, and gives the texts of the daemon that keeps nothing."""
+    """Sends all prompts to both daemons, unless their texts are stored. Returns the texts of the one without a prefix
+    store, by prompt."""
     for arm in (NO_REUSE, DRAFTD):
         if _texts(context.store.records(), name, group, arm) is None:
             streams = closed_loop(askers[arm], prompts, _TOGETHER, _TOKENS).streams
             kept = sum(stream.cached_tokens > 0 for stream in streams)
-            context.say(f"parity, {name}, {arm}: {len(streams)} texts, {kept} over what was kept")
+            context.say(f"parity, {name}, {arm}: {len(streams)} texts, {kept} of them with reuse")
             texts = {stream.prompt: stream.text for stream in streams}
             place = {"kind": "parity", "pass": name, "group": group, "arm": arm}
             context.store.add(place | {"texts": texts, "reused": kept})
@@ -163,7 +166,8 @@ def chats_of(records: Sequence[Mapping[str, Any]]) -> dict[tuple[int, str], Turn
 
 
 def compared(found: Mapping[tuple[int, str], Turns]) -> list[Figure]:
-    """Each arm's ratio: the median over chats."""
+    """Returns for each arm the median over chats of the second turn's time to the first token divided by the first
+    turn's."""
     figures = []
     for arm in ARMS:
         turns = [both for (_, name), both in sorted(found.items()) if name == arm]
@@ -177,14 +181,14 @@ def compared(found: Mapping[tuple[int, str], Turns]) -> list[Figure]:
                 ratios,
                 WANTED if arm == DRAFTD else None,
                 Direction.AT_MOST,
-                f"first turn {1000 * firsts:.0f} ms; {kept:.0f} of {read:.0f} tokens of the second kept",
+                f"first turn {1000 * firsts:.0f} ms; {kept:.0f} of {read:.0f} tokens of the second reused",
             )
         )
     return figures
 
 
 def identical(records: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    """Of each pass, the share of texts that are the same with and without reuse."""
+    """Returns for each pass the share of texts that are the same with and without reuse."""
     figures = []
     passes = [one for one in records if one["kind"] == "parity" and one["arm"] == DRAFTD]
     for name in dict.fromkeys(one["pass"] for one in passes):
@@ -195,6 +199,6 @@ def identical(records: Sequence[Mapping[str, Any]]) -> list[Figure]:
                 same += sum(base.get(prompt) == text for prompt, text in one["texts"].items())
                 number += len(one["texts"])
                 reused += one["reused"]
-        detail = f"{same} of {number} texts, {reused} of them over what was kept"
+        detail = f"{same} of {number} texts, {reused} of them with reuse"
         figures.append(Figure(f"same_text_{name}", same / number, 1.0, Direction.AT_LEAST, detail))
     return figures

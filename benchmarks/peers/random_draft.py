@@ -1,4 +1,4 @@
-"""A draft that knows nothing: random weights, and the tokenizer of a real one."""
+"""Makes a useless draft model: random weights with the tokenizer of a real model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 
 def random_draft(like: str, folder: Path, *, hidden: int, layers: int, inner: int) -> Path:
-    """A Llama with random weights in halves, and the tokenizer of the model `like`."""
+    """Writes a Llama with random bfloat16 weights to `folder`, with the tokenizer of the model folder `like`, and
+    returns `folder`. `inner` is the MLP's size."""
     from draftd.models.blas import load_blas
 
     load_blas()

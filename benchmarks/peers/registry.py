@@ -1,4 +1,4 @@
-"""Which parts there are, in the order in which they run."""
+"""Lists the parts in the order in which they are measured."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Part `regret`: automatic depth against the best fixed depth of a sweep, in each of sixteen cells.
+"""Part `regret`: automatic depth against the best fixed depth, in each of sixteen cells.
 
-A cell is a workload class, a temperature and a number of requests at one time. In a cell every group of prompts is
-decoded at each fixed depth and by automatic depth, one after the other in an order drawn anew, by one daemon that keeps
-no prompt. Fixed depths are the draft model's, or prompt lookup's without one; automatic depth may also draft nothing,
-or by prompt lookup.
+A cell is a prompt category (class), a temperature and a number of concurrent requests. Each group of prompts is decoded
+at every fixed depth and with automatic depth, one after the other in a random order, by one daemon without a prefix
+store. Fixed depths use the draft model, or prompt lookup without one. Automatic depth may also draft nothing, or use
+prompt lookup.
 
-The best of several noisy figures is too high: who chooses the best depth and compares with it on the same answers
-asks automatic depth to beat luck. So the best depth is chosen on one half of the repetitions and each repetition of the
-other half is compared with it, and the other way round; a cell's figure is the median of all of these. What it is
-without that care is told beside it. Answers are of the length that the model gives them, which is a dozen tokens in one
-class and all that it may write in another: a repetition of a cell goes on until it has enough tokens.
+The best of several noisy numbers is biased upwards. If the best depth were chosen on the answers it is compared on,
+automatic depth would have to beat luck. So the best depth is chosen on one half of the repetitions, and each repetition
+of the other half is compared with it; then the halves swap. A cell's result is the median of all these ratios. The
+ratio without this care stands beside it. An answer has a dozen tokens in one category and the maximum in another, so a
+repetition of a cell goes on until it has enough tokens.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from draftd.client.client import DraftdClient
 
 WANTED = 0.97
 DEPTHS = (0, 1, 2, 3, 4, 6, 8)
-_WARM_UP = 4  # prompts of each class, decoded in every way: what the daemon learns at first is another part's affair
+_WARM_UP = 4  # prompts of each category (class), decoded first: another part measures what the daemon learns from them
 
 
 def ways_of(pair: Pair) -> tuple[Way, ...]:
-    """Fixed depths, by prompt lookup where the pair has no draft, and automatic depth."""
+    """Returns the decoding configurations that are compared: the fixed depths, by prompt lookup if the pair has no
+    draft, and automatic depth."""
     drafter = fixed_drafter(pair.draft)
     return (*(fixed(depth, drafter) for depth in DEPTHS), AUTOMATIC)
 
@@ -54,7 +55,7 @@ CELLS = tuple(Cell(name, temperature, batch) for name in CLASSES for temperature
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One group of prompts to decode in one way."""
+    """One group of prompts to decode in one decoding configuration (`way`)."""
 
     cell: Cell
     repetition: int
@@ -73,7 +74,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One group of prompts, decoded in one way."""
+    """Output tokens and seconds of one group of prompts in one decoding configuration (`way`)."""
 
     repetition: int
     way: str
@@ -86,7 +87,7 @@ class Regret:
     name: str = "regret"
     title: str = "automatic depth over the best fixed depth, chosen on other answers than it is compared on"
     repetitions: int = 6
-    least_tokens: int = 160  # of a cell in a repetition, each way
+    least_tokens: int = 160  # minimum of a cell in a repetition
     most_groups: int = 16
     max_tokens: int = 96
 
@@ -111,8 +112,8 @@ class Regret:
         return figures(context.store.records())
 
     def _missing(self, context: Context, repetition: int, answered: Mapping[tuple[str | int, ...], int]) -> list[Asked]:
-        """The next group of each cell that has not enough tokens yet, in the order in which it is to be measured: the
-        ways of a group side by side."""
+        """Returns what to measure next in a repetition: for each cell that has not enough tokens yet, its next group in
+        each decoding configuration. The order is random, with the configurations of a group in a row."""
         asked = []
         for cell in random.Random(f"{context.seed}/{repetition}/regret").sample(CELLS, len(CELLS)):
             found, group = 0, 0
@@ -140,7 +141,7 @@ class Regret:
 
 
 def figures(records: Iterable[dict[str, object]]) -> list[Figure]:
-    """One for each cell, and the least of all."""
+    """Returns the result of each cell that was measured."""
     samples: dict[str, list[Sample]] = {}
     for one in records:
         turn = Turn.of_record(one["turn"])  # type: ignore[arg-type]
@@ -150,10 +151,11 @@ def figures(records: Iterable[dict[str, object]]) -> list[Figure]:
 
 
 def figure(key: str, samples: Sequence[Sample]) -> Figure:
-    """What a cell's answers say. Raises ValueError with fewer than two repetitions: there is nothing to choose on."""
+    """Returns a cell's tokens per second with automatic depth divided by those at the best fixed depth. Raises
+    ValueError without two repetitions: the depth is chosen on one and compared on the other."""
     halves = [[one for one in samples if one.repetition % 2 == half] for half in (0, 1)]
     if not all(halves):
-        raise ValueError(f"{key}: got answers of one repetition; allowed: two or more")
+        raise ValueError(f"{key}: got answers of one repetition only; allowed: two or more repetitions")
     ratios, chosen = [], []
     for here, there in (halves, halves[::-1]):
         best = best_fixed(there)
@@ -171,12 +173,12 @@ def figure(key: str, samples: Sequence[Sample]) -> Figure:
 
 
 def best_fixed(samples: Sequence[Sample]) -> str:
-    """The fixed depth with most tokens a second."""
+    """Returns the name of the fixed depth with the most tokens per second."""
     ways = {one.way for one in samples} - {AUTOMATIC.name}
     return max(sorted(ways, key=int), key=lambda way: rate(samples, way))
 
 
 def rate(samples: Iterable[Sample], way: str) -> float:
-    """Tokens a second over all answers of a way."""
+    """Returns tokens per second over all samples of a decoding configuration."""
     mine = [one for one in samples if one.way == way]
     return sum(one.tokens for one in mine) / sum(one.seconds for one in mine)

@@ -1,4 +1,4 @@
-"""What a run found: a table for each part, and one line of JSON for all."""
+"""Reports the results: a table for each part, and one line of JSON for all."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SIGNS = {Direction.AT_LEAST: "≥", Direction.AT_MOST: "≤"}
 
 
 def show(title: str, figures: Sequence[Figure], console: Console) -> None:
-    """A part's figures, with what is wanted beside each and whether it holds."""
+    """Prints a part's results, with the required value beside each and whether it is reached."""
     table = Table(title=title, title_justify="left")
-    for heading in ("figure", "value", "range", "wanted", "holds", ""):
-        table.add_column(heading, justify="right" if heading in ("value", "range", "wanted") else "left")
+    for heading in ("result", "value", "range", "required", "passes", ""):
+        table.add_column(heading, justify="right" if heading in ("value", "range", "required") else "left")
     for one in figures:
         spread = "" if one.low is None or one.high is None else f"{one.low:.4g}–{one.high:.4g}"
         wanted = "" if one.wanted is None or one.direction is None else f"{_SIGNS[one.direction]} {one.wanted:g}"
@@ -30,7 +30,8 @@ def show(title: str, figures: Sequence[Figure], console: Console) -> None:
 def last_line(
     found: Mapping[str, Sequence[Figure]], broken: Mapping[str, str], conditions: Mapping[str, Any], seconds: float
 ) -> str:
-    """Every figure, by part and key; `missed` names those that do not hold, `broken` the parts that gave none."""
+    """Returns the last line as JSON: every result by part and key, the number that passed (`held`), those that did not
+    (`missed`), and the errors of parts that failed (`broken`)."""
     missed = [f"{part}.{one.key}" for part, figures in found.items() for one in figures if one.holds is False]
     held = sum(one.holds is True for figures in found.values() for one in figures)
     document = {

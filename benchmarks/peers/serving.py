@@ -1,4 +1,4 @@
-"""A daemon of a part's own, with the settings that it asks for."""
+"""Starts a daemon for one part of a benchmark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from draftd.settings import EngineSettings
 
 _START_SECONDS = 600.0
 
-# The pair is measured, not the ladder: nothing steps it down, and nothing runs beside what is measured.
+# The pair is measured, not the fallback: no signal lowers its level, and no canary or probe runs meanwhile.
 _QUIET = {"fallback.guard": "false", "fallback.canary_period_seconds": 0, "fallback.probe_share": 0}
 
 
@@ -23,11 +23,10 @@ _QUIET = {"fallback.guard": "false", "fallback.canary_period_seconds": 0, "fallb
 def daemon(
     pair: Pair, settings: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
 ) -> Iterator[DraftdClient]:
-    """A daemon on `pair`, ready, for as long as the block lasts, and a client of it.
-
-    `settings` are draftd's own, by name (`{"engine.max_batch": 16}`): what is not named has its default, whatever this
-    process's environment says. Nothing is exported, nothing of it is kept. `environ` is added to the child's
-    environment. Raises DraftdError with what the child said where it ends before it serves."""
+    """Starts a daemon on `pair` and yields a client of it once it is loaded and idle. `settings` are draftd's, by name
+    (`{"engine.max_batch": 16}`); the others have their defaults, whatever this process's environment says. `environ` is
+    added to its environment. It exports no telemetry, and its state is deleted. Raises DraftdError with its output if
+    it ends before it serves."""
     with tempfile.TemporaryDirectory(prefix="draftd-bench-") as folder:
         inherited = clean_environ("")
         base = {name: value for name, value in inherited.items() if not name.startswith(("OTEL_", "DRAFTD_"))}
@@ -41,10 +40,10 @@ def daemon(
             DraftdClient(child.address) as client,
         ):
             client.wait_until_loaded(_START_SECONDS)
-            wait_until_idle([process_at(child.address)])  # what it measures when idle would slow the other arms
+            wait_until_idle([process_at(child.address)])  # its measurements while idle would slow the other arms
             yield client
 
 
 def without_reuse() -> dict[str, object]:
-    """The setting that has draftd keep nothing of a finished prompt."""
+    """Returns the setting that turns the prefix store off."""
     return {"engine.prefix_cache_bytes": 0} if "prefix_cache_bytes" in EngineSettings.model_fields else {}

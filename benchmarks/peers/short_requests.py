@@ -1,8 +1,8 @@
-"""Part `short`: requests a second of 24 clients with prompts of 20 to 100 tokens and answers of four.
+"""Part `short`: requests per second of 24 clients with prompts of 20 to 100 tokens and answers of four.
 
-Most of such a request is its prompt, so that what counts is how many prompts share a forward pass. The ceiling is what
-forward passes alone would allow, measured in this process: 24 prompts of the mean length in one, and a pass for each
-token of the answers.
+Most of such a request is its prompt, so that the result depends on how many prompts share a forward pass. The ceiling
+is what forward passes alone would allow, measured in this process: 24 prompts of the mean length in one pass, and one
+pass for each token of the answers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from benchmarks.peers.load import Load, closed_loop
 from benchmarks.peers.part import Context, Direction, Figure
 
 CLIENTS, TOKENS, SHORTEST, LONGEST = 24, 4, 20, 100
-_ALONE, _TOGETHER = 24, 96  # prompts of a repetition, for one client and for all
-_FORWARDS = 5  # whose median counts
+_ALONE, _TOGETHER = 24, 96  # prompts of a repetition: for one client, and for 24
+_FORWARDS = 5  # measurements of the ceiling, whose median counts
 
 ONE, MANY, PEERS, CEILING = "one", "many", "peer", "ceiling"
 ARMS = (ONE, MANY, PEERS, CEILING)
@@ -48,7 +48,7 @@ class ShortRequests:
         codec = Codec(context.pair.model)
         ceiling = _ceiling(context.pair.model)
         with arms(context.pair, codec, CLIENTS, (AUTOMATIC, PEER)) as askers:
-            for asker in askers.values():  # not kept
+            for asker in askers.values():  # the warm-up is not kept
                 closed_loop(asker, _prompts(context, codec, -1), CLIENTS, TOKENS)
             for repetition, arm in turns:
                 prompts = _prompts(context, codec, repetition)[: _ALONE if arm == ONE else _TOGETHER]
@@ -59,7 +59,7 @@ class ShortRequests:
 
 
 def turns_of(repetitions: int, seed: int) -> list[tuple[int, str]]:
-    """Repetitions and arms, in the order in which they are measured."""
+    """Returns (repetition, arm) in the order in which they are measured."""
     draw = random.Random(f"{seed}/short")
     return [(repetition, arm) for repetition in range(repetitions) for arm in draw.sample(ARMS, len(ARMS))]
 
@@ -69,7 +69,7 @@ def rates(records: Sequence[Mapping[str, Any]]) -> dict[tuple[int, str], float]:
 
 
 def compared(found: Mapping[tuple[int, str], float]) -> list[Figure]:
-    """24 clients over each other arm, paired by repetition."""
+    """Returns the requests per second of 24 clients divided by those of each other arm, paired by repetition."""
     figures = []
     for base, key, wanted in ((ONE, "over_one_client", 1.9), (CEILING, "over_ceiling", 0.8), (PEERS, "over_peer", 1.0)):
         pairs = [(rate, found[n, base]) for (n, arm), rate in sorted(found.items()) if arm == MANY]
@@ -84,14 +84,14 @@ def _asked(askers: Mapping[str, Asker], arm: str, prompts: Sequence[Prompt]) -> 
 
 
 def _prompts(context: Context, codec: Codec, repetition: int) -> list[Prompt]:
-    """The same for all arms."""
+    """Returns the prompts of a repetition, which are the same for all arms."""
     draw = random.Random(f"{context.seed}/short/{repetition}")
     lengths = [draw.randint(SHORTEST, LONGEST) for _ in range(_TOGETHER)]
     return [long_prompt(context.prompts, codec, n, f"short-{i}", draw) for i, n in enumerate(lengths)]
 
 
 def _ceiling(model: str) -> Callable[[Sequence[Prompt]], float]:
-    """Requests a second, of such prompts, if nothing but forward passes took time."""
+    """Returns a function that gives requests per second for such prompts if only forward passes took time."""
     import mlx.core as mx
     from mlx_lm.models.cache import make_prompt_cache
 
@@ -101,7 +101,8 @@ def _ceiling(model: str) -> Callable[[Sequence[Prompt]], float]:
     mx.eval(loaded.parameters())
 
     def seconds(ids: Any, apart: bool) -> float:
-        """Of all passes. `apart`: the prompts' last tokens in one of their own, so that no more logits are computed."""
+        """Returns the seconds of all passes. With `apart` the prompts' last tokens have a pass of their own, so that
+        logits are computed for them only."""
         caches = make_prompt_cache(loaded)
         began = time.perf_counter()
         if apart:

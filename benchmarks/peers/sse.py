@@ -1,15 +1,16 @@
-"""Server-sent events, as far as completions need them: https://html.spec.whatwg.org/multipage/server-sent-events.html."""
+"""Parses server-sent events as far as completions need it:
+https://html.spec.whatwg.org/multipage/server-sent-events.html."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-DONE = "[DONE]"  # how the completions of OpenAI's API, and of servers like it, say that no more will come
+DONE = "[DONE]"  # the last event of a completion of OpenAI's API, and of servers like it
 
 
 def events(lines: Iterable[bytes]) -> Iterator[str]:
-    """The data of each event, as soon as its blank line is there. Comments and other fields are left out; an event that
-    the stream's end cut short is none. Ends at the end of `lines`, or with `[DONE]`, which is not given."""
+    """Yields the data of each event when its blank line arrives. Skips comments, other fields, and an event that the
+    stream's end cuts short. Ends with `lines`, or at `[DONE]`, which it does not yield."""
     data: list[str] = []
     for raw in lines:
         line = raw.decode("utf-8").rstrip("\r\n")

@@ -1,4 +1,5 @@
-"""Raw ticks on disk: one JSON object a line, whole when `add` returns, readable after any interruption."""
+"""Stores raw measurements on disk: a JSON object on each line, complete when `add` returns, readable after an
+interruption."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 
 
 class Store:
-    """One part's file of records."""
+    """One part's file of raw records."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -20,7 +21,7 @@ class Store:
             file.write(json.dumps(record) + "\n")
 
     def records(self) -> list[dict[str, Any]]:
-        """All that were added, by earlier starts too. A line that a kill cut short is left out, and mended."""
+        """Returns all records that were added, by earlier starts too. Removes a last line that a kill cut short."""
         if not self.path.exists():
             return []
         text = self.path.read_text(encoding="utf-8")
@@ -31,7 +32,7 @@ class Store:
 
 
 class Run:
-    """A run's folder: a file of records for each part, and the figures of those that are done."""
+    """The folder of one set of measurements: a file of raw records for each part, and the results of finished parts."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,14 +42,15 @@ class Run:
         return Store(self.folder / f"{part}.jsonl")
 
     def conditions(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Under what the run was begun: `asked` where it begins now. Figures of one run share them."""
+        """Returns the options that the measurements were started with. If there are none yet, stores and returns
+        `asked`."""
         path = self.folder / "run.json"
         if not path.exists():
             _write(path, asked)
         return dict(json.loads(path.read_text(encoding="utf-8")))
 
     def figures(self, part: str) -> dict[str, Any] | None:
-        """The figures of a part that is done, by key."""
+        """Returns the results of a finished part by key, or None."""
         path = self._figures(part)
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 

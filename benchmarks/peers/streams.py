@@ -1,4 +1,5 @@
-"""One answer as its asker saw it come, raw, and what follows from it. Times are seconds of one monotonic clock."""
+"""One answer's raw timing as its client saw it, and what is computed from it. Times are seconds of one monotonic
+clock."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """`tokens` that came together."""
+    """Output tokens that arrived together: their time and number."""
 
     at: float
     tokens: int
@@ -18,8 +19,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One request. `ended` is when it was over; `cached_tokens` of the prompt's were kept from an earlier request.
-    `error` is empty where it was answered in full."""
+    """One request. `asked` and `ended` are the times of its start and end; `cached_tokens` of the prompt were reused
+    from an earlier request. `error` is empty if the answer is complete."""
 
     prompt: str
     asked: float
@@ -36,13 +37,14 @@ class Stream:
         return self.chunks[0].at - self.asked if self.chunks else None
 
     def inter_token(self, since: float = float("-inf"), until: float = float("inf")) -> list[float]:
-        """For each token after the first chunk that came within: a chunk of n tokens g seconds after the one before is
-        n times g/n, as the acceptance harness counts them."""
+        """Returns the seconds between tokens, one value for each token that came in (since, until] after the first
+        chunk. A chunk of n tokens, g seconds after the one before, counts as n times g/n, as in the acceptance harness.
+        """
         pairs = pairwise(self.chunks)
         return [(b.at - a.at) / b.tokens for a, b in pairs if since < b.at <= until for _ in range(b.tokens)]
 
     def record(self, origin: float) -> dict[str, Any]:
-        """As JSON, with times from `origin` on, in microseconds' precision."""
+        """Returns the stream as JSON data, with times in seconds from `origin`, rounded to microseconds."""
         chunks = [[round(chunk.at - origin, 6), chunk.tokens] for chunk in self.chunks]
         kept = {"prompt": self.prompt, "asked": round(self.asked - origin, 6), "ended": round(self.ended - origin, 6)}
         kept |= {"chunks": chunks, "prompt_tokens": self.prompt_tokens, "cached_tokens": self.cached_tokens}
@@ -55,17 +57,18 @@ class Stream:
 
 
 def tokens_within(streams: Iterable[Stream], since: float, until: float) -> int:
-    """Output tokens that came in (since, until]."""
+    """Returns the number of output tokens that came in (since, until]."""
     return sum(chunk.tokens for stream in streams for chunk in stream.chunks if since < chunk.at <= until)
 
 
 def failed(streams: Iterable[Stream]) -> None:
-    """Raises where one was not answered."""
+    """Raises RuntimeError if one of the requests was not answered."""
     for stream in streams:
         if stream.error:
             raise RuntimeError(f"{stream.prompt}: {stream.error}")
 
 
 def counted(chunks: Sequence[tuple[float, int]]) -> tuple[Chunk, ...]:
-    """Those with tokens in them: what held no whole token is part of the wait for the next."""
+    """Converts (time, tokens) to chunks, without those that hold no whole token: they are part of the wait for the next
+    one."""
     return tuple(Chunk(at, tokens) for at, tokens in chunks if tokens > 0)

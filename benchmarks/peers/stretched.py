@@ -1,4 +1,5 @@
-"""A pair that takes longer prompts than it was trained on. Its texts mean nothing beyond; what they cost does."""
+"""Copies a pair so that it accepts longer prompts than it was trained on. Its texts mean nothing then, but its speed
+does."""
 
 from __future__ import annotations
 
@@ -16,9 +17,8 @@ _CONFIGURATION = ("config.json", "tokenizer_config.json", "generation_config.jso
 
 @contextlib.contextmanager
 def stretched(pair: Pair, context: int = 4096, *, endless: bool = False) -> Iterator[Pair]:
-    """A copy of `pair` that says it takes `context` tokens, for as long as the block lasts; the weights are the same
-    files. `endless`: what ends a text is taken for a word like any other, so that answers are as long as they may be.
-    """
+    """Yields a copy of `pair` that accepts `context` tokens, with the same weight files. With `endless` no end token
+    ends a text, so that answers have the maximum length."""
     from draftd.models.folder import ModelFolder
 
     with tempfile.TemporaryDirectory(prefix="draftd-stretched-") as folder:
@@ -47,14 +47,15 @@ def _copy(source: Path, copy: Path, context: int, endless: bool) -> None:
 
 
 def _without_end(source: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
-    """A token that no model writes ends a text: that of padding, or another one; nothing else does but its length."""
+    """Makes a token that the model never writes, such as padding, the end token, so that only the length limit ends a
+    text. Raises ValueError if the tokenizer has none."""
     names = ("pad_token", "unk_token", "bos_token")
     for token in map(tokenizer.get, names):
         if token is not None and token != tokenizer.get("eos_token"):
             config.pop("eos_token_id", None)
             tokenizer["eos_token"] = token
             return
-    raise ValueError(f"{source}: {', '.join(names)}: none but the end; allowed: one to take the end's place")
+    raise ValueError(f"{source}: {', '.join(names)}: none differs from the end token; allowed: one that can replace it")
 
 
 def _read(path: Path) -> dict[str, Any]:

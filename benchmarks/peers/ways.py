@@ -1,4 +1,4 @@
-"""The ways in which one daemon decodes: at a fixed depth, by a depth of its own choice, or a token at a time."""
+"""Decoding configurations (ways) that a request can ask of a daemon: a fixed depth, automatic depth, or no drafts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ANSWER_SECONDS = 600.0  # without OpenBLAS, and beside fifteen others, an answe
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a request asks to be decoded. `depth`: most tokens drafted a step; None: what the daemon allows. `drafter`:
-    None for the daemon's default."""
+    """A decoding configuration that a request asks for. `depth` is the maximum of draft tokens a step, None for the
+    daemon's limit. `drafter` None is the daemon's default."""
 
     name: str
     mode: ModePreference
@@ -33,14 +33,14 @@ AUTOREGRESSIVE = Way("0", ModePreference.AUTOREGRESSIVE)
 
 
 def fixed(depth: int, drafter: DrafterName | None = None) -> Way:
-    """Always so many tokens a step; 0 is autoregressive decoding."""
+    """Returns the configuration that drafts `depth` tokens in each step; 0 is autoregressive decoding."""
     return Way(str(depth), ModePreference.SPECULATIVE, depth, DepthMode.FIXED, drafter) if depth else AUTOREGRESSIVE
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What was asked at one time, answered to its end. `steps`: decode steps, summed over the requests, that which
-    gives the first token with the prompt included; `drafted`: tokens, likewise."""
+    """Complete answers to prompts that were sent at once. `steps` counts the decode steps of all requests, the ones
+    that give the first tokens included; `drafted` counts their draft tokens."""
 
     streams: tuple[Stream, ...]
     steps: int
@@ -52,17 +52,17 @@ class Turn:
 
     @property
     def seconds(self) -> float:
-        """From the first question to the last end."""
+        """Seconds from the first request to the end of the last answer."""
         return max(one.ended for one in self.streams) - min(one.asked for one in self.streams)
 
     @property
     def tokens_a_step(self) -> float:
-        """Of a request, after its first."""
+        """Mean output tokens of a request's step, its first step left out."""
         steps = self.steps - len(self.streams)
         return (self.tokens - len(self.streams)) / steps if steps else 1.0
 
     def record(self) -> dict[str, Any]:
-        """As JSON, with times from the first question on."""
+        """Returns the answers as JSON data, with times in seconds from the first request."""
         origin = min(stream.asked for stream in self.streams)
         return {
             "streams": [stream.record(origin) for stream in self.streams],
@@ -76,7 +76,8 @@ class Turn:
 
 
 def ask(client: DraftdClient, way: Way, prompts: Sequence[Prompt], max_tokens: int, temperature: float = 0.0) -> Turn:
-    """All `prompts` at once, without a seed. Raises RuntimeError where one is not answered."""
+    """Sends all `prompts` at once, without a seed, and returns the answers. Raises RuntimeError if one is not
+    answered."""
     found: list[tuple[Stream, int, int]] = []
     sampling = SamplingParams(temperature=temperature)
 
@@ -84,7 +85,7 @@ def ask(client: DraftdClient, way: Way, prompts: Sequence[Prompt], max_tokens: i
         found.append(_answer(client, way, prompt, max_tokens, sampling))
 
     if len(prompts) == 1:
-        one(prompts[0])  # without a thread's start in its time
+        one(prompts[0])  # not on a new thread, whose start would count
     else:
         together([lambda prompt=prompt: one(prompt) for prompt in prompts], _ANSWER_SECONDS)  # type: ignore[misc]
     streams = tuple(stream for stream, _, _ in found)

@@ -1,1 +1,2 @@
-"""The fallback's policy on a simulated clock: how soon it falls, how soon it comes back, whether it ever flaps."""
+"""Simulates the fallback policy on a simulated clock: how soon it steps down, how soon it recovers, and whether it
+flaps."""

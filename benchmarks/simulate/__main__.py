@@ -1,4 +1,5 @@
-"""python -m benchmarks.simulate: every scenario, a table, and one line of JSON; 1 where the policy failed in any."""
+"""python -m benchmarks.simulate: simulates every scenario, and prints a table and one line of JSON. Exits with 1 if the
+policy failed in any."""
 
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ def main(arguments: list[str] | None = None) -> int:
     known = {scenario.name: scenario for scenario in scenarios()}
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulate", description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000, help="requests a scenario (default: 100000)")
-    parser.add_argument("--seed", type=int, default=1, help="of all draws (default: 1)")
-    parser.add_argument("--scenario", action="append", choices=sorted(known), help="only this one; may be repeated")
-    parser.add_argument("--steps", action="store_true", help="show each step of the ladder")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all random numbers (default: 1)")
+    parser.add_argument(
+        "--scenario", action="append", choices=sorted(known), help="simulate only this one; may be repeated"
+    )
+    parser.add_argument("--steps", action="store_true", help="print each change of the fallback level")
     parser.add_argument("--plot", type=Path, nargs="?", const=Path("docs/detector.png"), metavar="FILE",
                         help="draw the detector's operating curve too (default: docs/detector.png)")  # fmt: skip
     asked = parser.parse_args(arguments)
@@ -44,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         "scenarios": {name: one.document() for name, one in outcomes.items()},
     }
     if asked.plot is not None:
-        from benchmarks.simulate import curve, picture  # matplotlib is for this alone
+        from benchmarks.simulate import curve, picture  # only this needs matplotlib
 
         measured = curve.measure(asked.seed)
         picture.draw(measured, asked.plot)

@@ -1,8 +1,8 @@
-"""The drift detector's operating curve: what false alarms it costs to find a fall of acceptance sooner.
+"""Computes the drift detector's operating curve: false alarms against the delay until a fall of acceptance is found.
 
-Many streams of requests at once, each compared with a baseline that is known exactly. A delay is the median number of
-requests from the fall to the alarm. Beside the CUSUM stand a baseline learnt from the first requests, as the daemon has
-it without a file, and the plain comparison of a short window with a long one.
+Simulates many streams of requests, each compared with a baseline that is known exactly. A delay is the median number of
+requests from the fall to the alarm. Two detectors stand beside this CUSUM: one with a baseline learned from the first
+requests, as a daemon without a saved one has it, and the plain comparison of a short window with a long one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ SLACKS = (0.25, 0.5, 0.75)
 LIMITS = tuple(float(h) for h in np.arange(2.0, 16.5, 0.5))
 RATIOS = tuple(float(r) for r in np.arange(0.66, 0.93, 0.03))
 SHORT_WINDOW, LONG_WINDOW, HELD = 30, 300, 5
-ALTERNATIVE = (0.25, 13.0)  # as good as the default for the deeper fall, and twice as quick for the other one
-STREAMS, QUIET, FALLEN = 400, 12_000, 1500  # of so many requests each: with nothing wrong, and after a fall
+ALTERNATIVE = (0.25, 13.0)  # (slack, limit): as fast as the default for the deeper fall, twice as fast for the other
+STREAMS, QUIET, FALLEN = 400, 12_000, 1500  # streams; requests of each without a fall, and after one
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One setting. `delays` are of `FALLS`, in requests; None where most streams never alarmed."""
+    """A detector with one setting: its false alarms in 10,000 requests, and its delay in requests for each of `FALLS`,
+    None if most streams never alarmed."""
 
     setting: float
     false_per_10k: float
@@ -36,8 +37,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """`cusum` by slack, over the limit; `learnt` and `alternative_learnt` are the default and the alternative with a
-    learnt baseline; `windows` over the ratio."""
+    """Operating curves. `cusum` has the points over the limit, by slack; `windows` the points over the ratio. `learnt`
+    and `alternative_learnt` are the default and the alternative setting with a learned baseline. `slack` and `limit`
+    are the default setting."""
 
     cusum: dict[float, list[Point]]
     learnt: Point
@@ -55,7 +57,8 @@ class Curve:
         return self._at(*ALTERNATIVE)
 
     def document(self) -> dict[str, object]:
-        """For the line of JSON: the default, with both kinds of baseline, and the windows nearest to it."""
+        """Returns JSON data: the default and the alternative setting with both kinds of baseline, and the windows whose
+        rate of false alarms is nearest to the default's."""
         nearest = min(self.windows, key=lambda point: abs(point.false_per_10k - self.default.false_per_10k))
         return {
             "slack": self.slack,
@@ -74,7 +77,8 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Streams of requests, a row a request: acceptance, and the tokens it was counted over."""
+    """Simulated requests, as arrays of shape (requests, streams): acceptance, and the drafted tokens over which it was
+    counted."""
 
     acceptance: Floats
     reached: Floats
@@ -107,7 +111,7 @@ def measure(seed: int, streams: int = STREAMS, quiet: int = QUIET, fallen: int =
 
 
 def cusum_alarms(streams: Streams, mean: Floats, spread: Floats, slack: float, limits: Sequence[float]) -> list[Floats]:
-    """By limit, the request at which each stream first alarmed, counted from 1; infinity where it did not. What
+    """Returns, for each limit, the request (from 1) at which each stream first alarmed, or infinity. Computes what
     draftd.fallback.drift.Cusum does, for many streams at once."""
     level = np.zeros(streams.reached.shape[1])
     first = [np.full(len(level), np.inf) for _ in limits]
@@ -119,8 +123,8 @@ def cusum_alarms(streams: Streams, mean: Floats, spread: Floats, slack: float, l
 
 
 def cusum_rates(streams: Streams, mean: Floats, spread: Floats, slack: float, limits: Sequence[float]) -> list[float]:
-    """By limit, alarms in 10,000 requests; after each the sum begins anew, as it does after a step. One unlucky
-    baseline alarms again and again, and each time counts."""
+    """Returns, for each limit, alarms in 10,000 requests. After each alarm the sum starts again at 0, as after a change
+    of the level, so that a stream with an unlucky baseline alarms repeatedly."""
     level = np.zeros((len(limits), streams.reached.shape[1]))
     alarms, bound = np.zeros(len(limits)), np.array(limits)[:, None]
     for step in _steps(streams, mean, spread, slack):
@@ -132,8 +136,9 @@ def cusum_rates(streams: Streams, mean: Floats, spread: Floats, slack: float, li
 
 
 def window_alarms(before: Streams, after: Streams, ratios: Sequence[float]) -> list[Floats]:
-    """The same for a short window against the long one before it, below `ratio` of it for several requests in a row.
-    The long window is filled from `before`."""
+    """Returns first alarms, as `cusum_alarms` does, of comparing a short window with the long one before it. It alarms
+    when the short one's mean is below `ratio` of the other for HELD requests in a row. `before` fills the long window.
+    """
     whole = np.vstack([before.acceptance[: LONG_WINDOW + SHORT_WINDOW], after.acceptance])
     sums = np.vstack([np.zeros((1, whole.shape[1])), np.cumsum(whole, axis=0)])
     ends = np.arange(LONG_WINDOW + SHORT_WINDOW + 1, len(whole) + 1)
@@ -149,7 +154,7 @@ def window_alarms(before: Streams, after: Streams, ratios: Sequence[float]) -> l
 
 
 def _drawn(rng: np.random.Generator, mean: float, requests: int, streams: int) -> Streams:
-    """Requests as traffic.drafted draws them, in the little memory that so many of them leave."""
+    """Draws requests as traffic.drafted does, one at a time to save memory."""
     acceptance, reached = np.empty((requests, streams)), np.empty((requests, streams))
     for number in range(requests):
         own = np.clip(rng.normal(mean, SPREAD, streams), 0.01, 0.99)
@@ -161,20 +166,20 @@ def _drawn(rng: np.random.Generator, mean: float, requests: int, streams: int) -
 
 
 def _steps(streams: Streams, mean: Floats, spread: Floats, slack: float) -> Floats:
-    """What each request adds to the sum."""
+    """Returns what each request adds to the CUSUM."""
     counting = mean * (1 - mean) / streams.reached
     deviations = (mean - streams.acceptance) / np.sqrt(spread**2 + counting + 1e-4)
     return np.minimum(deviations, CusumSettings().largest) - slack
 
 
 def _baseline(acceptance: Floats, reached: Floats) -> tuple[Floats, Floats]:
-    """Mean and spread of each stream, as Cusum learns them."""
+    """Returns mean and spread of each stream's acceptance, computed as Cusum learns them."""
     counting = (acceptance * (1 - acceptance) / reached).mean(axis=0)
     return acceptance.mean(axis=0), np.sqrt(np.maximum(0.0, acceptance.var(axis=0, ddof=1) - counting))
 
 
 def _rate(first: Floats, requests: int) -> float:
-    """Alarms over the requests until each stream's first one, or its end; in 10,000."""
+    """Returns alarms in 10,000 requests, of which each stream counts those until its first alarm."""
     return float(np.isfinite(first).sum() / np.minimum(first, requests).sum() * 10_000)
 
 

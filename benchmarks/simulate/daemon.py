@@ -1,6 +1,7 @@
-"""The daemon as far as it decides: the real policy, put together as its controller does, with a clock that is set.
+"""A simulated daemon: the real fallback policy, composed as its controller composes it, with a clock that the
+simulation sets.
 
-Its ladder's clock is the wall clock at its start and what has passed since; a restart reads what was saved.
+The ladder's clock is the wall clock at its start plus the time since; a restart reads the saved state.
 """
 
 from __future__ import annotations
@@ -35,18 +36,19 @@ PROBE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What the prompts of a probe showed."""
+    """Measurements of a probe: its prompts' counts, and the acceptance baseline that they are compared with."""
 
     prompts: Sequence[ProbedPrompt]
     baseline: Baseline | None
 
 
-Prober = Callable[[LadderLevel, float], ProbeResult]  # a level, and simulated seconds
+Prober = Callable[[LadderLevel, float], ProbeResult]  # (level, simulated seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What one drafter did of a request. `at` is the ladder's clock; `position` is that of the request's plan."""
+    """Counts of one drafter in a finished request. `at` is a time of the ladder's clock; `position` is the level at
+    which the request was planned."""
 
     at: float
     drafter: DrafterName
@@ -57,7 +59,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`previous` and `current` are positions, `at` simulated seconds."""
+    """One change of the fallback level. `previous` and `current` are positions in the ladder, `at` simulated
+    seconds."""
 
     previous: int
     current: int
@@ -66,7 +69,7 @@ class Step:
 
     @classmethod
     def between(cls, before: LadderState, after: LadderState, at: float) -> Step | None:
-        """None where the position is the same."""
+        """Returns the change between two states, or None if the position is the same."""
         if after.position == before.position or after.signal is None:
             return None
         return cls(before.position, after.position, after.signal, at)
@@ -85,7 +88,8 @@ class Settings:
 
 
 class Daemon:
-    """`now` is simulated time throughout, and so are `steps`: all that were applied, over restarts."""
+    """Decides about the fallback level as a daemon does. Each `now` is in simulated seconds. `steps` has all changes of
+    the level, restarts included; `applied` counts the alert notices by their effect."""
 
     def __init__(self, settings: Settings, prober: Prober, ladder: Sequence[LadderLevel] = LADDER) -> None:
         self._settings = settings
@@ -98,7 +102,9 @@ class Daemon:
         self._tried: set[int] = set()
         self._running: tuple[float, ProbeReport] | None = None
         self._good: tuple[float, ProbeReport] | None = None
-        self._check: tuple[float, ProbeReport] | None = None  # of the level in force, whose requests show drift
+        self._check: tuple[float, ProbeReport] | None = (
+            None  # end and result of the probe of the current level, whose requests show drift
+        )
         self._asked = -1e18  # when the last probe began
         self.steps: list[Step] = []
         self.applied: dict[Applied, int] = dict.fromkeys(Applied, 0)
@@ -114,11 +120,11 @@ class Daemon:
 
     @property
     def offset(self) -> float:
-        """What the ladder's clock is ahead of simulated time."""
+        """Seconds by which the ladder's clock is ahead of simulated time."""
         return self._offset
 
     def finished(self, f: Finished) -> None:
-        """One of another level says nothing."""
+        """Gives a finished request to the signals. A request that was planned at another level is ignored."""
         if f.position == self.position:
             self._guard = self._guard.add_request(f.at, f.drafter, f.workload, f.counts)
 
@@ -137,7 +143,7 @@ class Daemon:
         self._leases = self._leases.reconcile(firing, now + self._offset, self._settings.lease_seconds)
 
     def hold(self, state: LadderState) -> None:
-        """Puts an operator's hold, or its end, into the ladder's state."""
+        """Sets the ladder's state, which begins or ends an operator's hold."""
         self._ladder = state
 
     def signals(self, now: float) -> tuple[Signal, ...]:
@@ -147,7 +153,7 @@ class Daemon:
         return (*self._guard.signals(own), *self._leases.signals())
 
     def tick(self, now: float) -> Step | None:
-        """Decides. The step, if there is one, is saved."""
+        """Decides whether the level changes. If so, saves the state and returns the change; else returns None."""
         own = now + self._offset
         signals = self._borne_out(self.signals(now), now)
         permit = self._probe(now, own, signals) if self._check is None else None
@@ -165,11 +171,12 @@ class Daemon:
         return step
 
     def save(self, now: float) -> None:
-        """As the daemon does now and then, for the baselines' sake."""
+        """Saves the state, as the daemon does regularly to keep its baselines."""
         self.on_disk = self._document(now + self._offset)
 
     def restart(self, now: float, ahead: float, saved: str | None = None) -> None:
-        """Killed, and started with a wall clock that is `ahead` of simulated time."""
+        """Kills the daemon and starts it with a wall clock that is `ahead` seconds ahead of simulated time. `saved` is
+        the state to read, by default the last one that was saved."""
         own = now + ahead
         restored = parse(self.on_disk if saved is None else saved, self._levels).resume_at(own)
         self._offset = ahead
@@ -193,7 +200,7 @@ class Daemon:
         return saved.model_dump_json(indent=1)
 
     def _borne_out(self, signals: Sequence[Signal], now: float) -> Sequence[Signal]:
-        """Without drift, where no probe has said yet that the draft is worse than it was."""
+        """Returns the signals without drift, unless a probe has confirmed that the draft is worse than it was."""
         kind = self._guard.worst_drift(now + self._offset)
         if kind is None:
             self._check = None
@@ -208,7 +215,7 @@ class Daemon:
         return [one for one in signals if one.cause is not Cause.ACCEPTANCE_DRIFT]
 
     def _probe(self, now: float, own: float, signals: Sequence[Signal]) -> Permit | None:
-        """What allows a step up, if anything does. Begins probes, and takes in their ends."""
+        """Starts probes and evaluates them when they end. Returns the permit for a step up, or None."""
         if self._ladder.position == 0:
             return None
         target = to_probe(self._levels, self._ladder.position, self._tried)

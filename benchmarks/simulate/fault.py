@@ -1,4 +1,4 @@
-"""Something that goes wrong for a time, and what then becomes of drafts, machine and alerts."""
+"""Faults of a simulation, and their effect on drafts, machine and alerts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from draftd.core import FallbackLevel
 
 
 class Cause(enum.StrEnum):
-    DRAFT = "draft"  # the draft fits worse
+    DRAFT = "draft"  # the draft's acceptance falls
     ALERT = "alert"  # an alert fires
-    STORM = "storm"  # forty alerts come and go
-    MEMORY = "memory"  # critical pressure
+    STORM = "storm"  # forty alerts fire and resolve again and again
+    MEMORY = "memory"  # critical memory pressure
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """From `start` to `end`, in simulated seconds. `factor` is what acceptance is multiplied by, reached in a straight
-    line over `ramp` seconds; `level` and `hard` are what an alert asks for."""
+    """A fault from `start` to `end`, in simulated seconds. `factor` multiplies acceptance and is reached linearly over
+    `ramp` seconds. `level` is the fallback level that an alert asks for; a `hard` alert is obeyed at once."""
 
     cause: Cause
     start: float
@@ -34,7 +34,7 @@ class Fault:
 
 
 def quality(faults: Sequence[Fault], times: Floats) -> Floats:
-    """What acceptance is multiplied by at each time: 1 where nothing is wrong with the draft."""
+    """Returns the factor on acceptance at each of `times`: 1 without a fault of the draft."""
     found = np.ones_like(times)
     for fault in faults:
         if fault.cause is not Cause.DRAFT:
@@ -49,8 +49,8 @@ def every(
     span: float, good: float, bad: float, cause: Cause, *, first: float = 3000.0, factor: float = 1.0,
     ramp: float = 0.0, level: FallbackLevel = FallbackLevel.AUTOREGRESSIVE, hard: bool = False,
 ) -> list[Fault]:  # fmt: skip
-    """The same fault again and again: from `first`, `bad` seconds long, then `good` seconds of none. The last third of
-    `span` is left for the way back."""
+    """Returns the same fault again and again from `first`: `bad` seconds with it, then `good` seconds without. The last
+    third of `span` has none, for the recovery."""
     faults: list[Fault] = []
     start = first
     while not faults or start + bad <= span * 2 / 3:
@@ -60,8 +60,8 @@ def every(
 
 
 def erratic(rng: np.random.Generator, span: float, mean: float, cause: Cause, factor: float = 1.0) -> list[Fault]:
-    """A cause that comes and goes as it likes: each time for a third of `mean` seconds at least, and for `mean` in the
-    middle."""
+    """Returns faults of random length and distance, all of at least a third of `mean` seconds, and of `mean` on
+    average."""
     faults, now = [], 3000.0
     while now < span:
         bad, good = (mean / 3 + rng.exponential(mean * 2 / 3, 2)).tolist()

@@ -1,4 +1,4 @@
-"""What a run amounts to: how soon it fell back and came back, what it did for nothing, and whether it flapped."""
+"""Evaluates a simulation: how soon it fell back and recovered, its needless fallbacks, and whether it flapped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.simulate.world import Run
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Several times: the one in the middle, and the longest."""
+    """The median and the longest of several times."""
 
     median: float
     longest: float
@@ -26,8 +26,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Seconds, unless the name says otherwise. A fault that begins while the ladder is still down counts as answered,
-    and is in none of the times. `false_fallbacks` are steps down from the top that nothing asked for."""
+    """Result of a simulation. Times are in seconds unless the name says otherwise. `unanswered` faults caused no step
+    down; after `unrecovered` ones the level did not return to the top in time. A fault that begins while the level is
+    still down has no time to fall back. `false_fallbacks` are steps down from the top without a fault."""
 
     requests: int
     faults: int
@@ -51,7 +52,7 @@ class Outcome:
 
 
 def outcome(run: Run, cooldown: float) -> Outcome:
-    """Sums a run up."""
+    """Evaluates one simulation. `cooldown` is the ladder's, in seconds."""
     scenario = run.scenario
     seconds, requests, recoveries = [], [], []
     unanswered = unrecovered = 0
@@ -94,8 +95,8 @@ def outcome(run: Run, cooldown: float) -> Outcome:
 
 
 def flaps(steps: Sequence[Step], cooldown: float) -> list[tuple[Step, Step, Step]]:
-    """Each step up with the last step down before it and the next one after it, where those two lie less than two
-    cooldowns apart. `steps` are in order of time."""
+    """Returns each flap as (step down, step up, next step down), where the two steps down are less than two cooldowns
+    apart. `steps` are in order of time."""
     found: list[tuple[Step, Step, Step]] = []
     down: Step | None = None
     up: Step | None = None
@@ -110,7 +111,7 @@ def flaps(steps: Sequence[Step], cooldown: float) -> list[tuple[Step, Step, Step
 
 
 def position_at(steps: Sequence[Step], now: float) -> int:
-    """Where the ladder stood just before `now`."""
+    """Returns the ladder's position just before `now`; 0 is the top."""
     return next((step.current for step in reversed(steps) if step.at < now), 0)
 
 

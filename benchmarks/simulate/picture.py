@@ -1,4 +1,4 @@
-"""Draws the operating curve."""
+"""Draws the drift detector's operating curve."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.simulate.curve import ALTERNATIVE, FALLS, HELD, LONG_WINDOW, NOR
 from draftd.fallback.drift import CusumSettings
 
 _COLOURS = {0.25: "#4c78a8", 0.5: "#d1495b", 0.75: "#54a24b"}
-_LEAST = 0.008  # false alarms that as many requests as are drawn can show
+_LEAST = 0.008  # lowest rate of false alarms that so many simulated requests can show
 
 
 def draw(curve: Curve, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The prompts of a probe: always the same ones, so that what differs from one probe to the next is the draft."""
+"""Simulates the prompts of a probe. They are always the same, so that only the draft differs between two probes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ PROBE_PROMPTS = 8
 
 
 class Prompts:
-    """Each is easier or harder than the mean by an amount of its own. The baseline is learnt from one run while all is
-    well, as the daemon does."""
+    """Prompts of which each is easier or harder than the mean by a fixed amount. `baseline` is learned from one probe
+    without a fault, as the daemon learns it."""
 
     def __init__(self, rng: np.random.Generator, mean: float) -> None:
         self._easier = rng.normal(0, SPREAD, PROBE_PROMPTS)
@@ -22,7 +22,8 @@ class Prompts:
         self.baseline = Baseline(pooled.acceptance, spread)
 
     def shown(self, rng: np.random.Generator, mean: float, depth: int) -> list[AcceptanceSample]:
-        """One run of them with a draft that is accepted at `mean` on average."""
+        """Returns each prompt's acceptance in a probe at `depth` draft tokens, with a draft whose mean acceptance is
+        `mean`."""
         own = np.clip(mean + self._easier, 0.01, 0.99)
         runs = np.floor(np.log(rng.random((PROBE_PROMPTS, STEPS))) / np.log(own)[:, None])
         accepted, rollbacks = np.minimum(runs, depth).sum(1), (runs < depth).sum(1)

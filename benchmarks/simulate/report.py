@@ -1,4 +1,4 @@
-"""The table for people."""
+"""Prints the table of the simulated scenarios."""
 
 from __future__ import annotations
 

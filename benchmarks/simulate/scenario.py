@@ -1,4 +1,4 @@
-"""What is simulated: the traffic, what goes wrong and when, and what the world does to notifications and clocks."""
+"""The scenarios: their traffic, faults and times, and what happens to notifications and clocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ WRITING: Mix = {WorkloadClass.CHAT: 0.2, WorkloadClass.PROSE: 0.8}
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What becomes of notifications on their way. Shares, and a mean delay in seconds; `poll` 0 is no polling."""
+    """Delivery of alert notifications: the shares that are `lost` and `doubled`, the mean `delay` in seconds, and the
+    seconds between two polls, 0 without polling."""
 
     lost: float = 0.0
     doubled: float = 0.0
@@ -32,10 +33,9 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`faults` gets the generator and the seconds that the run lasts. `mixes` follow each other, `mix_seconds` each.
-    `tick` is how often, in seconds, the daemon looks at what has not happened, besides at each request's end.
-    `settles` is how long after a fault its evidence may still lead down; `recovers` how long the way back may take,
-    None where the next fault need not leave the time for it."""
+    """A scenario. `faults` computes the faults of so many simulated seconds. Each of `mixes` applies for `mix_seconds`.
+    The daemon decides every `tick` seconds and at each request's end. For `settles` seconds after a fault a step down
+    is still due to it. `recovers` is the maximum of seconds to recover, None if the next fault may begin before."""
 
     name: str
     title: str
@@ -45,12 +45,12 @@ class Scenario:
     mix_seconds: float = 2 * HOUR
     post: Post = field(default_factory=Post)
     restart_at_steps: bool = False
-    later: float = 1.0  # what the texts' acceptance is multiplied by in the second half, with the draft as good as ever
+    later: float = 1.0  # factor on acceptance in the second half, without a fault of the draft
     jump_every: float = 0.0  # seconds between restarts with another wall clock
     settles: float = 900.0
     recovers: float | None = 10 * HOUR
     tick: float = 30.0
-    answered: bool = True  # whether each fault must be
+    answered: bool = True  # each fault must cause a step down
 
 
 def scenarios() -> tuple[Scenario, ...]:

@@ -1,4 +1,4 @@
-"""Alertmanager as the daemon sees it: notifications that fire, repeat and resolve, and what the post does to them."""
+"""Simulates Alertmanager: notifications that fire, repeat and resolve, with `Post`'s losses, duplicates and delays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from draftd.core import FallbackLevel
 from draftd.fallback.leases import Notice
 
 EPOCH = 1_700_000_000.0  # the sender's wall clock at simulated time 0
-WAIT, REPEAT = 30.0, 600.0  # group_wait, and how often it repeats what still fires
+WAIT, REPEAT = 30.0, 600.0  # Alertmanager's group_wait, and the seconds after which it repeats a firing alert
 _STORM_ALERTS, _STORM_PERIOD = 40, 60.0
 
 
@@ -25,7 +25,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One alert, while the source lists it."""
+    """One alert, from its start to its end in simulated seconds."""
 
     start: float
     end: float
@@ -33,7 +33,7 @@ class Firing:
 
 
 class Sender:
-    """All that arrives, in order of arrival, and what the source would answer to a poll."""
+    """Computes all notifications in order of arrival, and the answers to polls."""
 
     def __init__(self, rng: np.random.Generator, faults: Sequence[Fault], post: Post) -> None:
         self.firings: list[Firing] = []
@@ -65,7 +65,8 @@ class Sender:
         return arrived
 
     def _storm(self, rng: np.random.Generator, fault: Fault) -> list[Delivery]:
-        """Each of the alerts changes about once a minute; when the storm ends, what fires still is resolved."""
+        """Returns the notifications of forty alerts, each of which changes about once a minute. Alerts that still fire
+        at the storm's end are resolved."""
         arrived = []
         for number in range(_STORM_ALERTS):
             level = FallbackLevel(int(rng.integers(0, 3)))

@@ -1,7 +1,7 @@
-"""Requests as they come: Poisson arrivals, kinds of text, and what a draft of a given quality shows on each.
+"""Simulates requests: Poisson arrivals, prompt categories (classes), and the acceptance of a draft of a given quality.
 
-Acceptance differs from request to request with a standard deviation of 0.2, as measured, so that a detector that only
-ever saw means would look better than it is. All draws come from one generator: the same seed, the same requests.
+Acceptance varies between requests with a standard deviation of 0.2, as measured; a detector that saw only means would
+look better than it is. One generator draws all random numbers: the same seed gives the same requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from draftd.core import WorkloadClass
 STEPS = 20  # drafted steps of a request
 SPREAD = 0.2  # standard deviation of acceptance between requests
 
-# Acceptance of a drafted token that is reached, by kind of text: code is easier to foresee than prose.
+# Probability that a drafted token is accepted if all before it were, by category: code is more predictable than prose.
 MEANS: Mapping[WorkloadClass, float] = {
     WorkloadClass.CODE: 0.84,
     WorkloadClass.CHAT: 0.70,
@@ -35,19 +35,20 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What each request shows at one block length: drafted tokens accepted, steps that turned one down."""
+    """Counts of each request at one depth: its accepted draft tokens, and its steps in which one was rejected."""
 
     accepted: Ints
     rollbacks: Ints
 
 
 def arrivals(rng: np.random.Generator, count: int, per_second: float) -> Floats:
-    """Times in seconds, from 0."""
+    """Returns the times of Poisson arrivals, in seconds from 0."""
     return np.cumsum(rng.exponential(1 / per_second, count))
 
 
 def drafted(rng: np.random.Generator, means: Floats, depths: Sequence[int], steps: int = STEPS) -> dict[int, Seen]:
-    """What requests of these mean acceptances show at each depth: the same draws, cut off sooner or later."""
+    """Returns the counts of requests with these mean acceptances, by depth. All depths share the same random numbers,
+    cut off at the depth."""
     own = np.clip(rng.normal(means, SPREAD), 0.01, 0.99)
     # How many tokens in a row are accepted is geometric; a block cuts it off.
     runs = np.floor(np.log(rng.random((len(means), steps))) / np.log(own)[:, None])

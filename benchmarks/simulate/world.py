@@ -1,4 +1,5 @@
-"""Runs one scenario: requests, notifications, machine readings, kills and clock jumps, in order of simulated time."""
+"""Simulates one scenario: requests, notifications, machine readings, kills and clock jumps, in order of simulated
+time."""
 
 from __future__ import annotations
 
@@ -24,14 +25,15 @@ from draftd.fallback.signals import MachineReading
 
 SERVICE_SECONDS = 3.0  # from a request's plan to its end
 READING_SECONDS = 5.0
-LIGHT = 0.96  # what coarser weights leave of the draft's acceptance
+LIGHT = 0.96  # the light draft's acceptance divided by the draft model's
 
 Event = tuple[float, Callable[[float], None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What happened. `arrived` are the requests' times; `seconds` is what it took to simulate."""
+    """Record of one simulation. `arrived` has the requests' times, `span` is the simulated seconds and `seconds` the
+    real ones; `final` is the last position in the ladder."""
 
     scenario: Scenario
     faults: Sequence[Fault]
@@ -43,7 +45,7 @@ class Run:
 
 
 class World:
-    """One scenario with one seed."""
+    """One scenario, simulated with one seed."""
 
     def __init__(self, scenario: Scenario, requests: int, seed: int, settings: Settings | None = None) -> None:
         self._scenario = scenario
@@ -106,7 +108,8 @@ class World:
         self.daemon.finished(Finished(now + self.daemon.offset, drafter, kind, counts, position))
 
     def _kill(self, step: Step, before: str, now: float) -> None:
-        """After a step was saved and applied, or, as likely, between the two: up is applied first, down saved first."""
+        """Kills the daemon at a change of the level. Half of the steps up are lost with it: a step up is applied before
+        it is saved, a step down is saved first."""
         lost = step.current < step.previous and bool(self._rng.random() < 0.5)
         self.daemon.restart(now, self.daemon.offset, before if lost else None)
 
@@ -137,12 +140,12 @@ class World:
         self.daemon.machine(MachineReading(critical, None, None), now)
 
     def _jump(self, now: float) -> None:
-        """Stopped in good order, which saves, and started with a clock that is up to twelve hours off."""
+        """Restarts the daemon in order, which saves its state, with a wall clock that is up to twelve hours off."""
         self.daemon.save(now)
         self.daemon.restart(now, float(self._rng.uniform(-12, 12)) * 3600)
 
     def _shown(self, rng: np.random.Generator) -> list[tuple[list[int], list[int]]]:
-        """By level, what each request would show there."""
+        """Returns, for each level, the accepted tokens and the rollbacks that each request would have there."""
         good = quality(self.faults, self._times)
         good = np.where(self._times < self.span / 2, good, good * self._scenario.later)
         means = np.array([MEANS[kind] for kind in self._kinds])[self._of] * good
@@ -163,7 +166,8 @@ class World:
         return found
 
     def _prober(self, level: LadderLevel, now: float) -> ProbeResult:
-        """The frozen prompts, at what the draft is worth now."""
+        """Simulates a probe of `level` at the time `now`: the fixed prompts, with the draft's acceptance at that
+        time."""
         assert level.drafter is not None
         good = float(quality(self.faults, np.array([now]))[0])
         mean = {
@@ -182,7 +186,7 @@ def _counts(accepted: int, rollbacks: int, break_even: float) -> DraftCounts:
 
 
 def _kinds(rng: np.random.Generator, times: Floats, scenario: Scenario) -> tuple[list[WorkloadClass], Ints]:
-    """The kinds of text, and which of them each request is."""
+    """Returns the prompt categories (classes), and the index of each request's own."""
     kinds = list(MEANS)
     phase = (times / scenario.mix_seconds).astype(np.int64) % len(scenario.mixes)
     draws = rng.random(len(times))

@@ -1,1 +1,2 @@
-"""`make bench` of one model without a draft: against mlx-lm, its server, and draftd's own autoregressive decoding."""
+"""`make bench` of one model without a draft model: against mlx-lm, its server, and draftd's own autoregressive
+decoding."""

@@ -1,4 +1,4 @@
-"""One greedy answer of draftd or of mlx-lm, as a record: its token ids, and the seconds at which each came."""
+"""Sends a prompt to draftd or mlx-lm, and returns the greedy answer as a record: its token ids, and when each came."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def ask(
     mode: ModePreference = ModePreference.AUTO,
     **more: Any,
 ) -> dict[str, Any]:
-    """A daemon's answer over gRPC. `more`: other fields of the request. Besides `text` and `times`: `cached` tokens of
-    the prompt, and what was drafted by its own counts."""
+    """Sends a prompt to a daemon over gRPC. `more` has other fields of the request. Returns a record with `text` (token
+    ids), `times` (seconds from the request to each token), `cached` (prompt tokens that were reused), and by the
+    daemon's counts `steps`, `drafted` and `accepted` tokens."""
     text: list[int] = []
     times: list[float] = []
     counts = dict[str, Any]()
@@ -54,7 +55,7 @@ def ask(
 def ask_together(
     client: DraftdClient, prompts: Sequence[Prompt], max_tokens: int, mode: ModePreference, **more: Any
 ) -> list[dict[str, Any]]:
-    """Answers of all prompts at once, a stream each; the times of all are from one moment on."""
+    """Sends all prompts at once, one thread each. Returns their records, whose `times` count from the same moment."""
     answers: list[dict[str, Any]] = []
     began = time.perf_counter()
 
@@ -68,14 +69,15 @@ def ask_together(
 
 
 def ask_mlx_lm(process: subprocess.Popen[str], prompt: Prompt, max_tokens: int) -> dict[str, Any]:
-    """mlx-lm's own answer, timed by its process. Besides `text` and `times`: `peak`, the most bytes that MLX held."""
+    """Sends a prompt to the mlx-lm process, which measures itself. Returns a record with `text` (token ids), `times`
+    (seconds to each token) and `peak`, the peak of MLX's memory in bytes."""
     found = MlxLm(process, 0, 0.0, max_tokens).answer(prompt, seed=0)
     return _record(prompt, found.text, found.times) | {"peak": found.peak}
 
 
 def _record(prompt: Prompt, text: Sequence[int], times: Sequence[float]) -> dict[str, Any]:
     if not text:
-        raise RuntimeError(f"{prompt.id}: an answer without a token")
+        raise RuntimeError(f"{prompt.id}: the answer has no token")
     return {
         "prompt": prompt.id,
         "workload": prompt.workload,

@@ -1,8 +1,9 @@
-"""Part `clients`: tokens per second of clients that each ask again when answered, over those of mlx-lm's own server.
+"""Part `clients`: tokens per second of clients in a closed loop, with draftd divided by those with mlx-lm's own server.
 
-Both servers are new in each repetition, have their defaults (the peer a batch as large as draftd's), and see each
-prompt once. Tokens count while all clients are busy. Each client has three prompts: with one and a half the window was
-the beginning, in which one server prefills eight prompts at once and the other has answered some of them by then.
+A client in a closed loop sends its next prompt when the last one is answered. Both servers are new in each repetition,
+have their defaults (the peer a batch as large as draftd's), and see each prompt once. Tokens count while all clients
+are busy. Each client has three prompts. With one and a half the window was only the beginning: one server prefilled
+eight prompts at once, and the other had already answered some of them.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from draftd.core import WorkloadClass
 PEER = "mlx_lm_server"
 _PROMPTS: Mapping[int, int] = {1: 3, 4: 12, 8: 24}  # by number of clients
 _WANTED = {("chat", 1): 1.0, ("chat", 4): 1.1, ("chat", 8): 1.1}
-_EDIT = 1.3  # wanted there, however many clients
-_MOST_TOKENS = {WorkloadClass.EDIT: 64}  # of an answer; its copied parts come late
+_EDIT = 1.3  # required for edits, with any number of clients
+_MOST_TOKENS = {WorkloadClass.EDIT: 64}  # maximum of an answer; the copied parts of an edit come late
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Clients:
                 AUTOMATIC: AskDraftd(turn.processes.daemon),
                 PEER: AskPeer(server, Codec(model)),
             }
-            for asker in askers.values():  # not kept
+            for asker in askers.values():  # the warm-up is not kept
                 closed_loop(asker, [turn.prompts.of_length(20, -2 - i) for i in range(2)], 2, 8)
             for kind in self.kinds:
                 for clients, prompts in self._prompts(turn, kind):
@@ -59,7 +60,8 @@ class Clients:
                         turn.add(arm, record | {"texts": texts, "load": load.record()})
 
     def _prompts(self, turn: Turn, kind: WorkloadClass) -> list[tuple[int, list[Prompt]]]:
-        """By number of clients. Each prompt begins with a token of its own: a class has fewer than are needed."""
+        """Returns the prompts for each number of clients. Each prompt begins with a token of its own, because a
+        category (class) has too few prompts to use each once."""
         pool = turn.of_class(kind, sum(self.prompts.values()))
         pool = turn.draw.sample(pool, len(pool))
         before = self.kinds.index(kind) * len(pool)

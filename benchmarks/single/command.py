@@ -1,6 +1,6 @@
-"""The command: all parts in each repetition, a table for each part, the figures of all on the last line.
+"""The command: measures all parts in each repetition, prints a table for each, and all results on the last line.
 
-Every repetition has new processes, because two runs of one program differ by more than some of what is measured here.
+Every repetition has new processes, because two processes of one program can differ by more than what is measured here.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from benchmarks.single.part import Part, Processes, Turn
 from benchmarks.single.prompts import Prompts
 from benchmarks.single.registry import parts
 
-_INTERRUPTED = 130  # as a shell says of Ctrl-C
+_INTERRUPTED = 130  # the exit code that shells use for Ctrl-C
 
 
 def main(arguments: Sequence[str] | None = None, known: Sequence[Part] | None = None) -> int:
-    """Ends in 0 where every part gave its figures; 1 where one could not be measured, which the others do without."""
+    """Runs the command. Returns 0 if every part was measured; 1 if one failed, while the others are measured all the
+    same; 2 if `--run` names measurements of another model; 130 after Ctrl-C."""
     known = parts() if known is None else known
     args = _arguments(arguments, known)
     chosen = [part for part in known if not args.parts or part.name in args.parts]
@@ -37,19 +38,21 @@ def main(arguments: Sequence[str] | None = None, known: Sequence[Part] | None = 
     run = Run(args.run or Path(".benchmarks") / f"single-{time.strftime('%Y%m%d-%H%M%S')}")
     asked = {"model": args.model}
     if (conditions := run.conditions(asked)) != asked:
-        console.print(f"--run {run.folder}: begun with {conditions}; allowed: the same, not {asked}", style="red")
+        console.print(
+            f"--run {run.folder}: started with {conditions}; allowed: the same options, not {asked}", style="red"
+        )
         return 2
-    console.print(f"{args.model} without a draft model; raw ticks: {run.folder}")
+    console.print(f"{args.model} without a draft model; raw measurements: {run.folder}")
     try:
         broken = _measure(args, chosen, run, console)
     except KeyboardInterrupt:
-        console.print(f"\nstopped; what was measured is kept. To go on: --run {run.folder}")
+        console.print(f"\nstopped; the measurements are kept. To continue: --run {run.folder}")
         return _INTERRUPTED
     figures: dict[str, Any] = {}
     for part in chosen:
         records = run.store(part.name).records()
         if not records:
-            continue  # it is among the broken ones
+            continue  # the part failed
         try:
             found = part.found(records)
         except ValueError as error:
@@ -58,13 +61,14 @@ def main(arguments: Sequence[str] | None = None, known: Sequence[Part] | None = 
             continue
         _show(part.title, len({one["repetition"] for one in records}), found, console)
         figures |= found.figures
-    console.print(f"raw ticks: {run.folder}" + (f"; broken: {', '.join(sorted(broken))}" if broken else ""))
+    console.print(f"raw measurements: {run.folder}" + (f"; failed: {', '.join(sorted(broken))}" if broken else ""))
     print(json.dumps(figures), flush=True)
     return 1 if broken else 0
 
 
 def _measure(args: argparse.Namespace, chosen: Sequence[Part], run: Run, console: Console) -> set[str]:
-    """The names of parts that failed. A part is measured as a whole in a repetition, or again from the beginning."""
+    """Measures the parts in all repetitions. Returns the names of those that failed. A part's repetition is stored as a
+    whole, or measured again."""
     prompts = Prompts(args.model)
     broken: set[str] = set()
     for repetition in range(args.repetitions):
@@ -94,7 +98,7 @@ def _measure(args: argparse.Namespace, chosen: Sequence[Part], run: Run, console
 
 def _show(title: str, repetitions: int, found: Found, console: Console) -> None:
     table = Table(title=f"{title} (medians of {repetitions}, lowest–highest)", title_justify="left")
-    for heading in ("", "ratio", "range", "wanted", "draftd", "base", "unit", ""):
+    for heading in ("", "ratio", "range", "required", "draftd", "base", "unit", ""):
         table.add_column(heading, justify="right" if heading in ("ratio", "range", "draftd", "base") else "left")
     for row in found.rows:
         one = row.spread
@@ -115,10 +119,13 @@ def _arguments(arguments: Sequence[str] | None, known: Sequence[Part]) -> argpar
     )
     names = [part.name for part in known]
     parser.add_argument(
-        "--parts", type=lambda text: text.split(","), default=[], help="only these, with commas between them"
+        "--parts",
+        type=lambda text: text.split(","),
+        default=[],
+        help="parts to measure, separated by commas; default: all",
     )
     parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--run", type=Path, help="a run's folder in .benchmarks: goes on where that was stopped")
+    parser.add_argument("--run", type=Path, help="folder of stopped measurements in .benchmarks, to continue them")
     args = options.parse(parser, arguments)
     for name in args.parts:
         if name not in names:

@@ -1,4 +1,5 @@
-"""Parts `ar`, `batch` and `classes`: how fast one client and four decode, and what drafts gain by class of text.
+"""Parts `ar`, `batch` and `classes`: how fast one client and four decode, and what drafts gain by prompt category
+(class).
 
 All use one daemon with default settings that exports its telemetry.
 """
@@ -31,15 +32,15 @@ _COUNTS = {  # prompts of a repetition
     WorkloadClass.CHAT: 2,
     WorkloadClass.PROSE: 2,
 }
-_MOST_TOKENS = {WorkloadClass.EDIT: 96}  # of an answer; its copied parts come late
+_MOST_TOKENS = {WorkloadClass.EDIT: 96}  # maximum of an answer; the copied parts of an edit come late
 FOUR = "four"  # autoregressive streams at once
-_LEAST_TOKENS = 8  # of an answer, for its decoding to be timed
+_LEAST_TOKENS = 8  # minimum of an answer whose decoding is timed
 
 
 @dataclass(frozen=True, slots=True)
 class Autoregressive:
-    """Whole answers, prompt and gRPC included, as in benchmarks.run. Every prompt begins with a token of its own, so
-    that the daemon reads all of it, as mlx-lm does."""
+    """Measures whole answers, prompt and gRPC included, as benchmarks.run does. Every prompt begins with a token of its
+    own, so that the daemon processes all of it, as mlx-lm does."""
 
     name: str = "ar"
     title: str = "autoregressive over gRPC, telemetry on, over mlx-lm's stream_generate"
@@ -73,7 +74,7 @@ class Autoregressive:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Tokens per second while all streams decode: from the last one's first token to the first one's last."""
+    """Measures tokens per second while all streams decode: from the latest first token to the earliest last one."""
 
     name: str = "batch"
     title: str = "four autoregressive streams at once over one, in total, while all decode"
@@ -101,8 +102,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """What a client gains that asks for nothing: automatic depth over autoregressive decoding of the same prompt. Time
-    counts from the first token: the arm that asks second finds the prompt in the prefix store."""
+    """Measures the default, automatic depth, against autoregressive decoding of the same prompt. Time counts from the
+    first token, because the second request finds the prompt in the prefix store."""
 
     name: str = "classes"
     title: str = "automatic depth over autoregressive, from the first token to the last"
@@ -137,7 +138,7 @@ class Classes:
 
 
 def warm_up(turn: Turn, *arms: str) -> None:
-    """Answers that are not kept, by the daemon and by mlx-lm if it is among `arms`."""
+    """Sends requests whose answers are not kept to the daemon, and to mlx-lm if it is among `arms`."""
     prompt = turn.prompts.of_length(20, -1)
     for mode in (ModePreference.AUTOREGRESSIVE, ModePreference.AUTO):
         ask(turn.processes.daemon, prompt, 8, mode)
@@ -150,6 +151,6 @@ def _rate(records: Sequence[Record]) -> float:
 
 
 def _samples(records: Sequence[Record], kind: WorkloadClass, count: int = 3) -> list[str]:
-    """Some texts, to see what was measured."""
+    """Returns some answers' texts, for a reader to see what was measured."""
     some = {one["prompt"]: one["words"] for one in records if one["workload"] == kind}
     return [f"{prompt}: {words!r}" for prompt, words in list(some.items())[:count]]

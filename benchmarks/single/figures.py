@@ -1,6 +1,7 @@
-"""From records to figures: one arm's value over another's in each repetition; then median, lowest and highest.
+"""Computes results from records: one arm's value divided by another's in each repetition, then median, lowest and
+highest.
 
-Every figure is derived from records alone, so that a stored run can be read again.
+They need the records alone, so that stored measurements can be evaluated again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ Reduce = Callable[[Sequence[Record]], float]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median, lowest and highest of the repetitions' ratios, and the medians of both sides."""
+    """Ratio of one arm's values to another's: the median, lowest and highest over repetitions. `mine` and `base` are
+    the median values of the two arms."""
 
     median: float
     low: float
@@ -28,14 +30,14 @@ class Spread:
     base: float
 
     def document(self, **more: float) -> dict[str, float]:
-        """For the last line, with four significant digits."""
+        """Returns the ratio's values and `more` with four significant digits, for the last line."""
         found = {"median": self.median, "low": self.low, "high": self.high} | more
         return {name: float(f"{value:.4g}") for name, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of a part's table. `wanted`: the bound, with its sign."""
+    """A line of a part's table. `wanted` is the bound that the ratio must reach, with its sign."""
 
     claim: str
     spread: Spread
@@ -46,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a part found: its keys of the last line, its table, and lines below that."""
+    """A part's results: its keys of the last line, the rows of its table, and lines below the table."""
 
     figures: Mapping[str, Any]
     rows: Sequence[Row]
@@ -54,22 +56,23 @@ class Found:
 
 
 def spread(records: Iterable[Record], arm: str, base: str, reduce: Reduce, **where: object) -> Spread:
-    """`arm` over `base`, by repetition; `reduce` makes one value of an arm's records in a repetition. Only records with
-    the values `where` count. Raises ValueError where no repetition has both arms."""
+    """Returns the ratio of `arm` to `base`, paired by repetition. `reduce` computes one value from an arm's records in
+    a repetition; only records with the fields `where` count. Raises ValueError if no repetition has both arms."""
     pairs = []
     for one in _by_repetition(records, where):
         if arm in one and base in one:
             pairs.append((reduce(one[arm]), reduce(one[base])))
     if not pairs:
-        raise ValueError(f"no repetition has both {arm} and {base} where {where}")
+        raise ValueError(f"no repetition has records of both the arms {arm} and {base} where {where}")
     quotients = [mine / theirs for mine, theirs in pairs]
     mine, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))
     return Spread(statistics.median(quotients), min(quotients), max(quotients), mine, theirs)
 
 
 def interval(records: Iterable[Record], arm: str, base: str, reduce: Reduce, **where: object) -> tuple[float, float]:
-    """The 95 % interval of the median of `arm` over `base`, prompt by prompt. The bootstrap draws whole repetitions:
-    all answers of one come from the same processes."""
+    """Returns the 95 % interval (low, high) of the median ratio of `arm` to `base`, paired by prompt. The bootstrap
+    resamples whole repetitions, because all answers of one come from the same processes. Raises ValueError if none has
+    both arms."""
     clusters = []
     for one in _by_repetition(records, where):
         of_base = {record["prompt"]: record for record in one.get(base, ())}
@@ -77,7 +80,7 @@ def interval(records: Iterable[Record], arm: str, base: str, reduce: Reduce, **w
         clusters.append([reduce([mine]) / reduce([theirs]) for mine, theirs in both])
     found = bootstrap(clusters)
     if found is None:
-        raise ValueError(f"no repetition has both {arm} and {base} where {where}")
+        raise ValueError(f"no repetition has records of both the arms {arm} and {base} where {where}")
     return found.low, found.high
 
 
@@ -90,38 +93,39 @@ def _by_repetition(records: Iterable[Record], where: Mapping[str, object]) -> li
 
 
 def whole_rate(records: Sequence[Record]) -> float:
-    """Tokens per second, from asking to the last token."""
+    """Returns tokens per second from the request to the last token, over all records."""
     return sum(len(one["text"]) for one in records) / math.fsum(one["times"][-1] for one in records)
 
 
 def decode_rate(records: Sequence[Record]) -> float:
-    """Tokens per second after the first ones that came. `times` has the seconds at which each token came."""
+    """Returns tokens per second after the first tokens of each answer, over all records. A record's `times` has the
+    seconds from the request to each token."""
     pairs = [after_first(one["times"]) for one in records]
     return sum(tokens for tokens, _ in pairs) / math.fsum(seconds for _, seconds in pairs)
 
 
 def after_first(times: Sequence[float]) -> tuple[int, float]:
-    """Tokens that came later than the first ones, and the seconds that they took."""
+    """Returns the number of tokens that came after the first ones, and the seconds that they took."""
     return sum(at > times[0] for at in times), times[-1] - times[0]
 
 
 def together_rate(records: Sequence[Record]) -> float:
-    """Tokens per second of streams that ran at once, while all decode: from the last one's first token to the first
-    one's last. Raises ValueError where they never all did."""
+    """Returns tokens per second of concurrent streams while all decode: from the latest first token to the earliest
+    last one. Raises ValueError if they never decode at the same time."""
     since = max(float(one["times"][0]) for one in records)
     until = min(float(one["times"][-1]) for one in records)
     if until <= since:
-        raise ValueError(f"{len(records)} streams: one ended before another began; allowed: longer answers")
+        raise ValueError(f"{len(records)} streams: one ended before another decoded; allowed: longer answers")
     return len([at for one in records for at in one["times"] if since < at <= until]) / (until - since)
 
 
 def median_of(name: str) -> Reduce:
-    """The median of a field."""
+    """Returns a function that computes the median of a field over records."""
     return lambda records: statistics.median(float(one[name]) for one in records)
 
 
 def acceptance(records: Iterable[Record], arm: str, **where: object) -> tuple[float, float]:
-    """Accepted over drafted tokens, and tokens a step."""
+    """Returns an arm's accepted tokens divided by drafted ones, and its output tokens per step."""
     chosen = [
         one for one in records if one["arm"] == arm and all(one.get(name) == value for name, value in where.items())
     ]
@@ -132,7 +136,8 @@ def acceptance(records: Iterable[Record], arm: str, **where: object) -> tuple[fl
 
 
 def same_share(records: Iterable[Record], arm: str, base: str, **where: object) -> float:
-    """Of the texts that both arms gave, by prompt in the records' `texts`, the share that is the same."""
+    """Returns the share of `base`'s texts that equal `arm`'s text for the same prompt in the same repetition; NaN
+    without any."""
     both = [
         one[arm][0]["texts"][prompt] == text
         for one in _by_repetition(records, where)
@@ -143,10 +148,10 @@ def same_share(records: Iterable[Record], arm: str, base: str, **where: object) 
 
 
 def same_texts(records: Iterable[Record]) -> None:
-    """Raises ValueError where two arms gave one prompt different greedy texts: they cannot be compared then."""
+    """Raises ValueError if two arms gave different greedy texts for a prompt: their speeds could not be compared."""
     texts: dict[tuple[int, str], tuple[str, Sequence[int]]] = {}
     for one in records:
         arm, text = texts.setdefault((one["repetition"], one["prompt"]), (one["arm"], one["text"]))
         if list(text) != list(one["text"]):
             at = next((i for i, (a, b) in enumerate(zip(text, one["text"], strict=False)) if a != b), "the end")
-            raise ValueError(f"{one['arm']}: the greedy text of {one['prompt']} differs from that of {arm} at {at}")
+            raise ValueError(f"{one['arm']}: the greedy text for {one['prompt']} differs from the arm {arm}'s at {at}")

@@ -1,9 +1,9 @@
-"""Part `first_token`: the time to the first token of a prompt that was never seen, and the memory that it takes.
+"""Part `first_token`: the time to the first token of a prompt that was never sent before, and the memory that it takes.
 
-MLX's peak in a daemon covers all that it has done: loading, what it measures at start and when it is idle, earlier
-prompts. So short prompts have a new daemon, which rests before it is asked, and each long one has a daemon of its own.
-mlx-lm's peak begins with the prompt, when its weights are loaded. The daemons have default settings, except that they
-read their memory more often.
+The peak of MLX's memory in a daemon covers all that it has done: loading, measurements at start and when idle, earlier
+prompts. So short prompts go to a new daemon that is idle, and each long one to a daemon of its own. mlx-lm's peak
+begins with the prompt, when its weights are loaded. The daemons have default settings, except that they read their
+memory more often.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from benchmarks.single.resident import watched
 from draftd.client.client import DraftdClient
 
 _WANTED: Mapping[int, float] = {50: 0.65, 500: 0.97, 2000: 0.70, 6000: 0.75}
-_EVERY: Mapping[int, int] = {6000: 3}  # in every third repetition, from the first on: both arms take three minutes
+_EVERY: Mapping[int, int] = {6000: 3}  # only in every third repetition, from the first on: both arms take three minutes
 _MEMORY = 1.10
-_SETTINGS = {"hardware.period_seconds": 0.5}  # or what is measured when idle would be in the first reading after it
+_SETTINGS = {"hardware.period_seconds": 0.5}  # else the first reading could include measurements of the idle daemon
 _STATUS_SECONDS, _LOOK_SECONDS = 60.0, 0.2
 _WARM_UP_TOKENS = 20
 
@@ -33,7 +33,7 @@ _WARM_UP_TOKENS = 20
 class FirstToken:
     name: str = "first_token"
     title: str = "prompts that were never seen: seconds to the first token, and memory, over mlx-lm's"
-    daemons: Sequence[Sequence[int]] = ((50, 500), (2000,), (6000,))  # the lengths that each is asked for, rising
+    daemons: Sequence[Sequence[int]] = ((50, 500), (2000,), (6000,))  # each daemon's prompt lengths, ascending
 
     def measure(self, turn: Turn) -> None:
         warm_up = turn.prompts.of_length(_WARM_UP_TOKENS, -1)
@@ -50,7 +50,7 @@ class FirstToken:
                         self._ask(turn, client, length)
 
     def _ask(self, turn: Turn, client: DraftdClient, length: int) -> None:
-        """Both arms for one prompt."""
+        """Measures both arms on one prompt of `length` tokens."""
         process, mlx_lm = process_at(client.target), turn.processes.mlx_lm
         prompt = turn.prompts.of_length(length, turn.repetition * len(_WANTED) + list(_WANTED).index(length))
         for arm in turn.shuffled((AUTOMATIC, MLX_LM)):
@@ -88,7 +88,8 @@ def _mebibytes(name: str) -> Any:
 
 
 def _peaked(client: DraftdClient, prompt: Prompt) -> dict[str, Any]:
-    """The answer to one token, and MLX's peak by the daemon's first reading after it and its last before."""
+    """Asks for one token. Adds MLX's peak memory in bytes to the answer: `peak`, which the daemon first reads after it,
+    and `peak_before`."""
     before = client.status().hardware.mlx_peak_bytes
     answer = ask(client, prompt, 1)
     ended = time.monotonic()
@@ -97,4 +98,4 @@ def _peaked(client: DraftdClient, prompt: Prompt) -> dict[str, Any]:
         if hardware.age.ToTimedelta().total_seconds() < time.monotonic() - ended - _LOOK_SECONDS:
             return answer | {"peak": hardware.mlx_peak_bytes, "peak_before": before}
         time.sleep(_LOOK_SECONDS)
-    raise TimeoutError(f"the daemon read no memory for {_STATUS_SECONDS:.0f} s")
+    raise TimeoutError(f"the daemon did not read its memory for {_STATUS_SECONDS:.0f} s")

@@ -1,4 +1,4 @@
-"""Times forwards of one model as draftd holds it and as mlx-lm does, in turn. Prints them as one line of JSON."""
+"""Times forwards of one model as draftd loads it and as mlx-lm does, in turn. Prints them as one line of JSON."""
 
 from __future__ import annotations
 

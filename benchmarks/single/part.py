@@ -1,6 +1,6 @@
-"""The seam between the command and its parts, and what a part works with: processes and prompts.
+"""The interface between the command and its parts, and what a part works with: processes and prompts.
 
-A part measures one claim, once in each repetition, and derives its figures from its records alone. A record has at
+A part measures one claim, once in each repetition, and computes its results from its records alone. A record has at
 least `repetition` and `arm`. A new part is added to `registry.py`.
 """
 
@@ -24,13 +24,13 @@ from benchmarks.single.prompts import Prompts
 from draftd.client.client import DraftdClient
 from draftd.core import WorkloadClass
 
-AUTOMATIC = "automatic"  # draftd as it is by default
-AUTOREGRESSIVE = "autoregressive"  # draftd, each request asking for no drafts
+AUTOMATIC = "automatic"  # draftd's default
+AUTOREGRESSIVE = "autoregressive"  # draftd, where each request turns drafts off
 MLX_LM = "mlx_lm"
 
 
 class Processes:
-    """What the parts of a repetition share, each started when it is first wanted: a daemon with default settings that
+    """Processes that the parts of a repetition share, each started on first use: a daemon with default settings that
     exports its telemetry, and mlx-lm."""
 
     def __init__(self, stack: contextlib.ExitStack, model: str) -> None:
@@ -38,25 +38,25 @@ class Processes:
         self._running: list[psutil.Process] = []
 
     def rest(self, *others: psutil.Process) -> None:
-        """Waits until what they and `others` do by themselves is done: a forward that nobody reads, prices measured
-        when idle."""
+        """Waits until these processes and `others` are idle: they may still measure step costs, or compute a forward
+        that nothing reads."""
         wait_until_idle([*self._running, *others])
 
     @cached_property
     def sink(self) -> str:
-        """Where telemetry goes."""
+        """Endpoint to which telemetry is sent."""
         return self._stack.enter_context(helper("benchmarks.otlp_sink"))[1]
 
     @cached_property
     def daemon(self) -> DraftdClient:
         client = self._stack.enter_context(daemon(self.model, "", self.sink))
         self._running.append(process_at(client.target))
-        self.rest()  # prices that it measured beside another process would be measured again
+        self.rest()  # step costs that it measured beside another process would be measured again
         return client
 
     @cached_property
     def context_length(self) -> int:
-        """The longest text that the model takes, in tokens."""
+        """The longest context that the model accepts, in tokens."""
         return self.daemon.model().context_length
 
     @cached_property
@@ -68,7 +68,8 @@ class Processes:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One part in one repetition. `draw` is its own random numbers, the same in every run."""
+    """One part's measurements in one repetition. `draw` has random numbers of its own, the same each time the part is
+    measured."""
 
     repetition: int
     processes: Processes
@@ -84,11 +85,11 @@ class Turn:
         self.console.print(f"  {line}", style="dim", highlight=False)
 
     def of_class(self, workload: WorkloadClass, count: int) -> list[Prompt]:
-        """So many held-out prompts of a class, others in each repetition."""
+        """Returns `count` held-out prompts of a category (class); different ones in each repetition."""
         return self.prompts.of_class(workload, self.repetition, count)
 
     def shuffled(self, arms: Sequence[str]) -> list[str]:
-        """In an order drawn anew, as each group of answers must have it."""
+        """Returns the arms in a random order, as each group of answers needs it."""
         return self.draw.sample(arms, len(arms))
 
 
@@ -100,9 +101,9 @@ class Part(Protocol):
     def title(self) -> str: ...
 
     def measure(self, turn: Turn) -> None:
-        """Adds the records of one repetition."""
+        """Measures one repetition and adds its records to `turn`."""
         ...
 
     def found(self, records: Sequence[Record]) -> Found:
-        """Raises ValueError where the records mean nothing."""
+        """Computes the results. Raises ValueError if the records cannot be compared."""
         ...

@@ -1,4 +1,4 @@
-"""Prompts for one model: the held-out ones through its chat template, and texts of a length that no prompt shares."""
+"""Prompts for one model: held-out ones through its chat template, and texts of a length whose first token is unique."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Prompts:
         self._rendered: dict[WorkloadClass, list[Prompt]] = {}
 
     def of_class(self, workload: WorkloadClass, place: int, count: int) -> list[Prompt]:
-        """`count` held-out prompts, spread over the class: neighbours are often alike. The next `place` has others."""
+        """Returns `count` held-out prompts, spread over the category (class) because neighbours are often alike. The
+        next `place` has different ones."""
         if workload not in self._rendered:
             self._rendered[workload] = [
                 Prompt(one.name, str(workload), self._chat(one.messages)) for one in held.held_out(workload)
@@ -32,11 +33,13 @@ class Prompts:
         return [pool[(i * len(pool) // count + place) % len(pool)] for i in range(count)]
 
     def unlike_any(self, prompt: Prompt, number: int) -> Prompt:
-        """The prompt after a token that begins no other of this `number`: nothing that was kept of one helps it."""
+        """Puts a token before the prompt that differs for each `number`, so that no cached prompt shares its
+        beginning."""
         return Prompt(f"{prompt.id}/{number}", prompt.workload, (self._first(number), *prompt.tokens))
 
     def of_length(self, tokens: int, number: int) -> Prompt:
-        """So many tokens of held-out texts in a random order. Each `number` has a first token of its own."""
+        """Returns a prompt of `tokens` tokens, of held-out texts in a random order. Its first token differs for each
+        `number`."""
         draw = random.Random(f"{tokens}/{number}")
         ids = [self._first(number)]
         while len(ids) < tokens:
@@ -54,12 +57,12 @@ class Prompts:
 
     @cached_property
     def _texts(self) -> list[list[int]]:
-        """The held-out messages as token ids, without the template's."""
+        """The held-out messages as token ids, without the chat template."""
         prompts = [one for workload in CLASSES for one in held.held_out(workload)]
         return [self._tokenizer.encode_rendered(said + "\n") for one in prompts for _, said in one.messages]
 
     @cached_property
     def _words(self) -> list[int]:
-        """Every token that these have, in a random order."""
+        """All distinct token ids of the held-out messages, in a random order."""
         words = sorted({token for text in self._texts for token in text})
         return random.Random("words").sample(words, len(words))

@@ -1,4 +1,4 @@
-"""Which parts there are, in the order in which a repetition has them."""
+"""Lists the parts in the order in which a repetition measures them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The most memory that another process has resident while something runs, read again and again."""
+"""Measures the maximum resident memory of another process while a block runs, by sampling it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(slots=True)
 class Resident:
-    """Bytes; 0 before the first look."""
+    """Maximum resident memory so far, in bytes; 0 before the first sample."""
 
     most: int = 0
 

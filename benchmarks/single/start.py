@@ -1,6 +1,8 @@
-"""Part `start`: from the start of a process until the first token of a short answer, over mlx-lm's process.
+"""Part `start`: seconds from the start of a process to the first token of a short answer, divided by mlx-lm's
+process's.
 
-draftd's client is there already and asks as soon as the daemon serves; mlx-lm's process loads, asks itself and prints.
+draftd's client is already there and asks as soon as the daemon serves. mlx-lm's process loads the model, generates and
+prints.
 """
 
 from __future__ import annotations
@@ -53,7 +55,10 @@ class Start:
 
     def found(self, records: Sequence[Record]) -> Found:
         empty, kept = (spread(records, arm, MLX_LM, median_of("seconds")) for arm in (EMPTY, KEPT))
-        rows = [Row("an empty state folder", empty, "s", "≤ 1.5"), Row("the folder of a run before", kept, "s")]
+        rows = [
+            Row("an empty state folder", empty, "s", "≤ 1.5"),
+            Row("the state folder of an earlier start", kept, "s"),
+        ]
         return Found({"start_vs_mlx_lm": empty.document()}, rows)
 
 

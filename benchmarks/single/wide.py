@@ -1,6 +1,7 @@
-"""Part `wide`: a forward of a few tokens by the target as draftd holds it, over mlx-lm's own model.
+"""Part `wide`: seconds of a forward of a few tokens by the target as draftd loads it, divided by those of mlx-lm's
+model.
 
-Verifying a draft is such a forward. One process holds the model twice, and the forwards take turns.
+Verifying a draft is such a forward. One process holds the model twice, and the forwards alternate.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from benchmarks.single.figures import Found, Record, Row, median_of, spread
 from benchmarks.single.part import MLX_LM, Turn
 
 DRAFTD = "draftd"
-_CLAIMED = 5  # the width that the last line has: a draft of four tokens, and one
+_CLAIMED = 5  # the width on the last line: four draft tokens and the token before them
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ def test_peers_benchmark_refuses_to_resume_run_with_different_options(tmp_path: 
     assert command.main(["--run", str(tmp_path), "--quick"], [part]) == 0
     assert command.main(["--run", str(tmp_path)], [part]) == 2
     assert part.runs == 1
-    assert "begun with" in capsys.readouterr().out
+    assert "started with" in capsys.readouterr().out
 
 
 def test_benchmark_figure_of_nan_misses_bound_and_is_null_in_json() -> None:

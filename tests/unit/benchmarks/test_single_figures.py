@@ -44,7 +44,9 @@ def test_benchmark_spread_is_median_and_range_of_ratios_within_repetitions() -> 
 def test_benchmark_spread_uses_only_records_with_given_field_values() -> None:
     records = [answer("fast", 0, 30, length=1), answer("slow", 0, 10, length=1), answer("slow", 0, 30, length=2)]
     assert spread(records, "fast", "slow", decode_rate, length=1).median == pytest.approx(3)
-    with pytest.raises(ValueError, match="no repetition has both fast and slow where {'length': 2}"):
+    with pytest.raises(
+        ValueError, match="no repetition has records of both the arms fast and slow where {'length': 2}"
+    ):
         spread(records, "fast", "slow", decode_rate, length=2)
 
 
@@ -62,7 +64,7 @@ def test_concurrent_decode_rate_counts_only_time_in_which_all_streams_decode() -
     early = {"times": [0.0, 1.0, 2.0, 3.0, 4.0]}
     late = {"times": [1.5, 2.5, 3.5, 4.5, 5.5]}
     assert together_rate([early, late]) == pytest.approx(5 / 2.5)
-    with pytest.raises(ValueError, match="2 streams: one ended before another began"):
+    with pytest.raises(ValueError, match="2 streams: one ended before another decoded"):
         together_rate([early, {"times": [4.0, 5.0]}])
 
 
@@ -92,7 +94,7 @@ def test_benchmark_refuses_comparison_when_greedy_texts_differ() -> None:
     records = both([(20, 10)])
     same_texts(records)
     records[1]["text"] = [*range(10), 99]
-    with pytest.raises(ValueError, match="slow: the greedy text of p differs from that of fast at 10"):
+    with pytest.raises(ValueError, match="slow: the greedy text for p differs from the arm fast's at 10"):
         same_texts(records)
     records[1]["text"] = list(range(10))
     with pytest.raises(ValueError, match="at the end"):
