@@ -1,7 +1,7 @@
-"""docs/alerts-*.png: Prometheus's own pages while a draft gets worse and better again.
+"""Draws docs/alerts-*.png: Prometheus's own pages while a draft's acceptance falls and recovers.
 
-Drawn by `python -m scripts.alert_pictures` in four minutes. Needs chromium and a Prometheus with its pages
-(Debian: apt-get install chromium prometheus).
+`python -m scripts.alert_pictures` takes four minutes. It needs chromium and a Prometheus with its web pages (Debian:
+apt-get install chromium prometheus).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 SETTINGS = Alerting(window_seconds=15)
 ALERTS = ("DraftdAcceptanceBelowFloor", "DraftdAcceptanceDrift")
 _PATIENCE = 240.0
-_HISTORY_SECONDS = 90.0  # of the good draft, or what follows would soon make up most of the baseline
-_LIST = (0, 238, 1300, 730)  # of the page of alerts: what is above it names a file on this machine
+_HISTORY_SECONDS = 90.0  # with the good draft; after less, the bad draft would soon be most of the baseline
+_LIST = (0, 238, 1300, 730)  # the list of alerts, in pixels: the page above it names a file on this machine
 
 
 def main() -> int:
@@ -55,7 +55,8 @@ def _are(running: Degrading, state: str) -> bool:
 
 
 def _graphs(running: Degrading, seconds: float) -> str:
-    """Acceptance with its baseline and its floor; below, the alerts: 1 is pending, 2 is firing."""
+    """Returns the URL of Prometheus's graphs of the last `seconds`: acceptance with its baseline and its floor; below,
+    the alerts, where 1 is pending and 2 is firing."""
     now = acceptance_per_token("", SETTINGS.window, (label(a.WORKLOAD),))
     lines = f"{now} or {ACCEPTANCE_BASELINE} or vector({SETTINGS.acceptance_floor})"
     of = f'alertname=~"{"|".join(ALERTS)}", alertstate'
@@ -68,7 +69,8 @@ def _graphs(running: Degrading, seconds: float) -> str:
 
 
 def shoot(url: str, to: Path, height: int, box: tuple[int, int, int, int] | None = None, width: int = 1300) -> None:
-    """What a browser's window of this size shows, in pixels; of that, `box`."""
+    """Saves a picture of the page `url`, as a browser window of `width` × `height` pixels shows it. `box` crops it to
+    (left, top, right, bottom), in pixels."""
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=10000"]
     command = ["chromium", *options, f"--window-size={width},{height}", f"--screenshot={to}", url]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL, timeout=120)

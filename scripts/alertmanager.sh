@@ -1,8 +1,8 @@
 #!/bin/sh
-# Prints where Alertmanager is: installed (`alertmanager`, or the name that Debian gave it), or unpacked from Debian's
-# package. With --find nothing is fetched. Fails, saying what to install, where there is none.
-# Trap: Debian's build reads its templates from one fixed folder and does not start without them, so an unpacked one
-# needs them copied there. That is all it needs root for.
+# Prints the path of Alertmanager: installed (`alertmanager`, or Debian's name for it), or unpacked from Debian's package.
+# With --find it downloads nothing. If there is none, it says what to install and fails.
+# Debian's build does not start without the templates in one fixed folder. An unpacked one needs them copied there, and
+# needs root only for that.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/common.sh

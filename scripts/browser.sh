@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints where a Chromium is. With --find nothing is fetched. A browser is a lot to install for a test: it is only where
-# CI is set, by Debian's package, with a font for its pages. Fails, saying what to install, where there is none.
+# Prints the path of a Chromium. Only where CI is set, and without --find, it installs Debian's package and a font: a
+# browser is a lot to install for a test. If there is none, it says what to install and fails.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -16,7 +16,7 @@ find_one() {
 
 if find_one; then exit 0; fi
 if [ "${1:-}" != --find ] && [ "${CI:-}" = true ] && command -v apt-get >/dev/null 2>&1; then
-    # The lists of packages may be missing on a fresh machine; one source of them that fails is no reason to stop.
+    # A fresh machine may lack the package lists. One source that cannot be updated is no reason to stop.
     as_root apt-get update -qq >&2 || true
     as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >&2 || true

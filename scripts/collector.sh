@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints where an OpenTelemetry Collector is that runs otel-collector/config.yaml: otelcol-contrib where it is installed,
-# else one built from otel-collector/builder.yaml with Go. The build takes minutes, once: it is kept in build/otelcol
-# until the manifest changes. `collector.sh --find` builds nothing. Fails, saying what to install, where there is none.
+# Prints the path of an OpenTelemetry Collector for otel-collector/config.yaml: the installed otelcol-contrib, or one
+# built from otel-collector/builder.yaml with Go. The build takes minutes, and is kept in build/otelcol until the manifest
+# changes. `collector.sh --find` builds nothing. If there is none, it says what to install and fails.
 set -eu
 cd "$(dirname "$0")/.."
 manifest=otel-collector/builder.yaml

@@ -1,4 +1,4 @@
-# For other scripts: how they speak, and root where that needs no password.
+# Functions for other scripts: messages, and root rights without a password.
 
 say() { printf 'draftd: %s\n' "$*" >&2; }
 

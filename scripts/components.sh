@@ -1,6 +1,6 @@
 #!/bin/sh
-# Sees to the real servers that tests/stack runs, and in CI to a browser. What cannot be had is said in a line, and no failure here: a test that
-# lacks one is skipped, or fails in CI.
+# Finds, fetches or builds the real servers that tests/stack runs, and in CI a browser. A missing one is reported in a line
+# and does not fail here: a test that needs it is skipped, or fails in CI.
 cd "$(dirname "$0")/.." || exit 1
 sh scripts/collector.sh >/dev/null || true
 sh scripts/unpacked.sh prometheus prometheus >/dev/null || true

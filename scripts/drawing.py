@@ -1,8 +1,9 @@
-"""Draws sentences of the project at random, for a reader who has not seen the code to say what each means.
+"""Draws docstrings, messages, test names and paragraphs at random, for a reader without the code to say what each
+means.
 
-`python -m scripts.drawing` prints DRAWN of each kind, numbered. A docstring stands with its signature and a paragraph
-with its heading, as a reader meets them. `--key` prints the place of each instead. The seed is the last commit's hash,
-so that nobody chooses.
+`python -m scripts.drawing` prints so many of each kind as DRAWN says, numbered. A docstring is shown with its signature
+and a paragraph with its heading, as a reader meets them. `--key` prints the place of each instead. The seed is the last
+commit's hash, so that nobody chooses.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CODE = ("daemon/draftd", "acceptance/draftd_acceptance", "benchmarks", "scripts"
 LOG_CALLS = {"debug", "info", "warning", "error", "critical", "exception"}
 MESSAGE_WORDS, PARAGRAPH_WORDS = 4, 25
 PUT_IN = re.compile(r"\{[^{}]*\}|%[-+.\d]*[a-z]")  # values in a message
-# Written from a real run or from the code, and so not prose.
+# Pages that a program writes, from a real session or from the code: they are not prose.
 NO_PROSE = {
     "first-session.md",
     "telemetry.md",
@@ -39,7 +40,7 @@ Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Item:
-    """A sentence and its place, as FILE:LINE."""
+    """A docstring, message, test name or paragraph, and its place as FILE:LINE."""
 
     text: str
     place: str
@@ -51,7 +52,7 @@ def docstrings() -> Iterator[Item]:
 
 
 def messages() -> Iterator[Item]:
-    """Texts of exceptions and of log records; what is put in stands in braces."""
+    """Yields the texts of exceptions and log records. Expressions in an f-string are shown in braces."""
     for path, tree in _trees(CODE):
         for node in ast.walk(tree):
             call = node.exc if isinstance(node, ast.Raise) else node
@@ -103,7 +104,7 @@ DRAWN: dict[str, tuple[Callable[[], Iterator[Item]], int]] = {
 
 
 def draw(seed: str) -> Iterator[tuple[str, Item]]:
-    """Kind and item, in the order of DRAWN; the same for the same seed and tree."""
+    """Yields kind and item in the order of DRAWN. The same seed and tree give the same items."""
     chance = random.Random(seed)
     for kind, (items, count) in DRAWN.items():
         for item in chance.sample(sorted(items(), key=lambda item: (item.place, item.text)), count):

@@ -1,8 +1,8 @@
-"""docs/first-session.md: what a first-time user's terminal shows, from the installation to Ctrl-C.
+"""Writes docs/first-session.md: what a first-time user's terminal shows, from the installation to Ctrl-C.
 
-Recorded by `python -m scripts.first_session` in about eight minutes: in a fresh clone, with a tool folder of its own,
-each command on a terminal of 100 columns. Needs a network, and the default ports. The machine's paths are written
-as `~`; the hub that a model is downloaded from is one of the tests, on this machine.
+`python -m scripts.first_session` takes about eight minutes. It uses a fresh clone with a tool folder of its own, and
+executes each command on a terminal of 100 columns. It needs a network and the default ports. The page shows the
+machine's paths as `~`. The hub from which a model is downloaded is the tests' own, on this machine.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "first-session.md"
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-Z0-9]|[=>78])")
-_ERASED = re.compile(r"[^\n]*\n[^\n]*\x1b\[1A\r?\x1b\[2K|[^\n]*\x1b\[2K")  # a line that was drawn, then removed
+_ERASED = re.compile(r"[^\n]*\n[^\n]*\x1b\[1A\r?\x1b\[2K|[^\n]*\x1b\[2K")  # a line that was printed, then erased
 _PATIENCE = 300.0
-_LONGEST = 40  # lines of one command that are kept: the first and the last ones
+_LONGEST = 40  # lines that are kept of one command's output: the first 20 and the last 20
 _READY = "draftd: serving "
 _MODEL = "build/models/SmolLM2-135M-Instruct"
 _HUB_MODEL, _HUB_BYTES_PER_SECOND = "example/SmolLM2-135M-Instruct", 20_000_000
@@ -52,7 +52,7 @@ small enough for two cores, and often wrong.
 
 
 class Screen:
-    """One command on a terminal of its own."""
+    """A command that runs on a pseudo-terminal of its own."""
 
     def __init__(self, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
         self._master, slave = pty.openpty()
@@ -65,7 +65,8 @@ class Screen:
         self._said = bytearray()
 
     def until(self, wanted: str | None = None) -> None:
-        """Until it has said `wanted`, a regular expression, or has ended. Raises TimeoutError."""
+        """Reads the output until it matches the regular expression `wanted`, or until the command ends. Raises
+        TimeoutError."""
         end = time.monotonic() + _PATIENCE
         while wanted is None or not re.search(wanted, self.text):
             ended = self._child.poll() is not None
@@ -73,7 +74,7 @@ class Screen:
                 try:
                     self._said += os.read(self._master, 65536)
                     continue
-                except OSError:  # its other side is closed
+                except OSError:  # the command has closed the terminal
                     self._child.wait(_PATIENCE)
                     return
             if ended:
@@ -82,13 +83,13 @@ class Screen:
                 raise TimeoutError(self.text)
 
     def watch(self, seconds: float) -> None:
-        """Reads what it says, for so long: what nobody reads stops it."""
+        """Reads the output for so many seconds: a command whose output nothing reads would block."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if select.select([self._master], [], [], left)[0]:
                 try:
                     self._said += os.read(self._master, 65536)
-                except OSError:  # its other side is closed
+                except OSError:  # the command has closed the terminal
                     return
 
     def type(self, keys: str) -> None:
@@ -96,7 +97,7 @@ class Screen:
 
     @property
     def line(self) -> str:
-        """The one that is drawn now."""
+        """The terminal's current line."""
         return self.text.rpartition("\n")[2]
 
     def send(self, number: signal.Signals) -> None:
@@ -108,7 +109,7 @@ class Screen:
 
     @property
     def text(self) -> str:
-        """What is left to be read: of a line that was drawn anew, the last."""
+        """The output as the terminal shows it: without escape sequences, erased lines and overwritten text."""
         drawn = self._said.decode(errors="replace").replace("\r\n", "\n")
         plain = _ESCAPES.sub("", _ERASED.sub("", drawn))
         return "\n".join(line.rsplit("\r", 1)[-1].rstrip() for line in plain.split("\n")).strip("\n")
@@ -116,7 +117,7 @@ class Screen:
 
 @dataclass
 class Session:
-    """Writes down what it runs."""
+    """Runs commands and writes them down with their output, as lines of the page."""
 
     folder: Path
     env: dict[str, str]
@@ -132,7 +133,8 @@ class Session:
 
     @contextmanager
     def running(self, command: str, ready: str) -> Iterator[Screen]:
-        """It goes on beside others; what it says is written down when it has ended, which the block sees to."""
+        """Runs a command beside others: yields its terminal when the output matches `ready`. The block must end the
+        command; then its output is written to the page."""
         screen = Screen(["sh", "-c", f"exec {command}"], self.folder, self.env)
         screen.until(ready)
         yield screen
@@ -140,7 +142,7 @@ class Session:
         self.write(command, screen)
 
     def write(self, command: str, screen: Screen) -> None:
-        """What a command that has ended has said."""
+        """Writes an ended command and its output to the page; of a long output, the beginning and the end."""
         lines, code = self._scrubbed(screen.text).split("\n"), screen.code
         if len(lines) > _LONGEST:
             left = len(lines) - _LONGEST
@@ -177,7 +179,7 @@ def _environment(home: Path) -> dict[str, str]:
         "UV_CACHE_DIR": kept.get("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv")),
         "UV_TOOL_DIR": str(home / ".local" / "share" / "uv" / "tools"),
         "UV_TOOL_BIN_DIR": str(tools),
-        "PATH": f"{tools}:{kept['PATH']}:{home / 'draftd' / '.venv' / 'bin'}",  # the last has uv, where there is none
+        "PATH": f"{tools}:{kept['PATH']}:{home / 'draftd' / '.venv' / 'bin'}",  # the last one may have uv
         "TERM": "xterm",
         "COLUMNS": "100",
         "PS1": "$ ",

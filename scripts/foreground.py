@@ -1,8 +1,9 @@
-"""Runs parts in the foreground, in one log, and ends them in order whatever ends this program.
+"""Runs several programs (parts) in the foreground with one log, and ends them in order whatever ends this program.
 
-Two processes do it. The one in front is the one that the terminal and make know: it waits. The one behind it, in a
-session of its own, starts the parts and writes their log. It ends them when its standard input ends, which the one in
-front holds, so also where that is killed. Where the one behind is killed, the one in front ends its process group.
+It uses two processes. The front process is the one that the terminal and make know; it only waits. The back process, in
+a session of its own, starts the parts and writes their log. It ends them when its standard input ends. The front
+process holds that open, so that this works even if it is killed. If the back process is killed, the front one ends its
+process group.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[1]
-_BEHIND = "STACK_BEHIND"  # in the environment of the process behind
+_BEHIND = "STACK_BEHIND"  # set in the back process's environment
 _READY_SECONDS = 120.0  # the daemon may have a large model to load
 _STOP_SECONDS = 45.0  # longer than the daemon takes to drain and to flush
 _LOOK_SECONDS = 0.2
@@ -29,7 +30,8 @@ _LOOK_SECONDS = 0.2
 
 @dataclass
 class Stop:
-    """Whether the end was asked for. No Event: signal handlers set it, which must not wait for a lock."""
+    """A flag that asks the program to end. It is no threading.Event: signal handlers set it, and must not wait for a
+    lock."""
 
     asked: bool = False
 
@@ -39,7 +41,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Part:
-    """One process. It is ready when it has written `says`, and `ready` returns true."""
+    """A program to start. It is ready when its output has contained `says` and `ready()` returns True."""
 
     name: str
     command: list[str]
@@ -49,7 +51,7 @@ class Part:
 
 
 class Running:
-    """A part that was started; its lines go to the log under its name."""
+    """A part that was started. Its output lines are written to the log under its name."""
 
     def __init__(self, part: Part, stop: Stop) -> None:
         self.part, self._stop = part, stop
@@ -74,13 +76,13 @@ class Running:
         return (not self.part.says or self._said.is_set()) and self.part.ready()
 
     def end(self) -> int:
-        """Terminates it, or kills it if it does not end in time. Returns its exit code."""
+        """Terminates the process, or kills it if it does not end in time. Returns its exit code."""
         if not self.ended():
             self.process.terminate()
         try:
             self.process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            say(f"{self.part.name} does not stop: killed")
+            say(f"{self.part.name} did not stop in time and was killed")
             self.process.kill()
             self.process.wait()
         self._reader.join(5)
@@ -96,7 +98,8 @@ class Running:
 
 
 def say(line: str, name: str = "stack") -> bool:
-    """Writes a line of the log; False if nothing can read it any more. Parts may still write: theirs must be read."""
+    """Writes a line to the log. Returns False if the log's reader is gone; the parts' output must still be read
+    then."""
     try:
         os.write(1, f"{name:<12} | {line}\n".encode())
     except OSError as error:
@@ -105,12 +108,13 @@ def say(line: str, name: str = "stack") -> bool:
 
 
 def in_foreground(run: Callable[[Stop], int]) -> int:
-    """Calls `run`, which is to return soon after `asked`, in the process behind. Returns the exit code."""
+    """Calls `run` in the back process and returns the exit code. `run` must return soon after its argument's `asked` is
+    set."""
     return _behind(run) if os.environ.pop(_BEHIND, "") else _in_front()
 
 
 def _in_front() -> int:
-    # A make that is killed tells nobody. A shell that has ended, after `nohup … &`, does not count.
+    # A killed make sends no signal, so its end must be noticed. A shell that ended after `nohup … &` does not count.
     parent = os.getppid() if "MAKELEVEL" in os.environ else None
     behind = subprocess.Popen(
         [sys.executable, *sys.orig_argv[1:]],
@@ -124,7 +128,7 @@ def _in_front() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as after nohup
             signal.signal(number, lambda *_: held.close())
-    # A closed terminal tells only the first process of its session, which may be a make that waits for this one.
+    # A closed terminal signals only its session's first process, which may be a make that waits for this one.
     terminal = os.isatty(0) and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -138,7 +142,8 @@ def _in_front() -> int:
 
 
 def _end_group(group: int) -> None:
-    """Ends what is left of it, in no order: a part that writes to its log now is ended by that."""
+    """Terminates what is left of a process group, and kills it if it does not end in time. Any part may end first: a
+    part that writes to its closed log ends by that."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGTERM)
         deadline = time.monotonic() + _STOP_SECONDS
@@ -148,7 +153,7 @@ def _end_group(group: int) -> None:
 
 
 def _alive(group: int) -> bool:
-    """Whether it has any process but zombies, which a container's first process may never reap."""
+    """Returns True if the group has a process that is no zombie; a container's first process may never reap those."""
     for process in psutil.process_iter(["status"]):
         with suppress(ProcessLookupError, PermissionError):
             if process.info["status"] != psutil.STATUS_ZOMBIE and os.getpgid(process.pid) == group:
@@ -168,13 +173,14 @@ def _behind(run: Callable[[Stop], int]) -> int:
     threading.Thread(target=await_front, daemon=True).start()
     try:
         return run(stop)
-    finally:  # what a part, or a build, has left behind
+    finally:  # ends processes that a part or a build has left behind
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
 
 
 def output_of(command: Sequence[str], stop: Stop) -> str:
-    """Runs a command of the project, which says itself why it fails. Raises SystemExit then, and if `stop` is asked."""
+    """Runs a command of this project and returns its output. Raises SystemExit if it fails, which it explains itself,
+    or if `stop` is asked."""
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     while True:
         try:
@@ -189,9 +195,8 @@ def output_of(command: Sequence[str], stop: Stop) -> str:
 
 
 def run_parts(parts: Sequence[Part], stop: Stop, ready: Callable[[], None]) -> int:
-    """Starts one after the other, calls `ready`, and ends them in the reverse order: when asked, or one has ended.
-
-    Returns 0 if all ended in order."""
+    """Starts the parts one after the other, calls `ready`, and waits until `stop` is asked or a part ends. Then ends
+    all in the reverse order. Returns 0 if none failed or ended by itself, else 1."""
     running: list[Running] = []
     try:
         for part in parts:

@@ -1,5 +1,8 @@
-"""Writes docs/telemetry.md and docs/registry/ from the catalog, and docs/configuration.md from the settings:
-`python -m scripts.pages`."""
+"""Writes docs/telemetry.md and docs/registry/ from the catalog of telemetry, and docs/configuration.md from the
+settings.
+
+`python -m scripts.pages` writes them; `--check` only compares.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +138,7 @@ working directory. `OTEL_*` variables are not listed here; see [telemetry.md](te
 
 
 def telemetry() -> str:
-    """docs/telemetry.md."""
+    """Returns the text of docs/telemetry.md."""
     described: tuple[Metric | Span | Event, ...] = (
         *catalog.METRICS,
         *catalog.SDK_METRICS,
@@ -208,7 +211,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def configuration() -> str:
-    """docs/configuration.md."""
+    """Returns the text of docs/configuration.md."""
     docs = list(describe_settings())
     parts = [_CONFIGURATION]
     for section, info in Settings.model_fields.items():
@@ -234,7 +237,8 @@ PAGES = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the pages; with `--check` only compares, and returns 1 where one differs, or the registry is malformed."""
+    """Writes the pages. With `--check` it only compares them. Returns 1 if one differs, or if the registry is
+    malformed."""
     status = 0
     for problem in registry.problems():
         print(f"{registry.FOLDER}: {problem}", file=sys.stderr)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Generates daemon/draftd/v1 from proto/. With --check it changes nothing and fails where the two differ.
+# Generates daemon/draftd/v1 from proto/. With --check it changes nothing, and fails if the files differ.
 set -eu
 cd "$(dirname "$0")/.."
 python=.venv/bin/python

@@ -1,6 +1,6 @@
-"""Finds what makes the code hard to read (RULES).
+"""Finds places that break the rules of readable code (RULES).
 
-`python -m scripts.readability` prints each place as FILE:LINE: RULE: what, and exits with 1 if there is any.
+`python -m scripts.readability` prints each as FILE:LINE: RULE: name, and exits with 1 if there is any.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ PARTICIPLES = {"told", "taken", "made", "held", "known", "began", "begun", "give
 NO_PARTICIPLES = {"feed", "need", "seed", "speed", "embed", "exceed", "proceed", "shed"}
 NO_FIRST_WORDS = {"of", "what", "who", "that", "those", "its", "as", "by", "where", "with"}
 NO_FIRST_WORDS_OF_TESTS = {"it", "they", "what", "one", "such", "that", "who", "nothing"}
-OWN_STEMS = {"base", "__init__", "__main__"}  # as many as there are packages
-NAMED_BY_FOLDER = ("settings/", "cli/commands/")  # by section, by command
-# Places that may break a rule, as "RULE FILE NAME", and why. A rule of STRICT has none.
+OWN_STEMS = {"base", "__init__", "__main__"}  # each package may have one
+NAMED_BY_FOLDER = ("settings/", "cli/commands/")  # files named after a section, or a command
+# Places that may break a rule, as "RULE FILE NAME", and the reason. The rules of STRICT have no exceptions.
 STRICT = {"class-name", "empty-name", "participle", "docstring-word", "docstring-length", "test-name"}
 MOST_EXCEPTIONS = 20
 _RECORD = "a record of values, which nothing divides"
@@ -64,8 +64,8 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Module:
-    """A parsed file. `name`: its path below the package or below the tests, with slashes. A name of the acceptance
-    harness begins with its room."""
+    """A parsed file. `name` is its path below the package or below the tests, with slashes; names of the acceptance
+    harness begin with `acceptance/`. `nodes` are those of its syntax tree."""
 
     name: str
     text: str
@@ -73,13 +73,13 @@ class Module:
 
     @property
     def room(self) -> str:
-        """The first folder of its path; "values" for files beside the rooms."""
+        """First folder of its path, or "values" for a file directly in the package."""
         return self.name.partition("/")[0] if "/" in self.name else "values"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rule is broken."""
+    """A place that breaks a rule. `what` is the name that breaks it, or a count."""
 
     module: Module
     line: int
@@ -114,7 +114,7 @@ def repeated_file_names(modules: list[Module]) -> Iterator[Place]:
 
 
 def empty_names(modules: list[Module]) -> Iterator[Place]:
-    """EMPTY_NAMES stand only in a comprehension or lambda of one line."""
+    """A variable has one of EMPTY_NAMES only in a comprehension or lambda on one line."""
     for module in modules:
         short = _names_in_short_scopes(module.nodes)
         for node in module.nodes:
@@ -131,7 +131,7 @@ def empty_names(modules: list[Module]) -> Iterator[Place]:
 
 
 def participles(modules: list[Module]) -> Iterator[Place]:
-    """A function's name is not a participle alone. A property, which is read like an attribute, may be."""
+    """A function's name is not a participle alone, unless it is a property, which is read like an attribute."""
     for module, node in _nodes(modules, FUNCTIONS):
         name = node.name.lstrip("_")
         participle = name in PARTICIPLES or (name.endswith("ed") and name not in NO_PARTICIPLES)
@@ -140,7 +140,7 @@ def participles(modules: list[Module]) -> Iterator[Place]:
 
 
 def first_words(modules: list[Module]) -> Iterator[Place]:
-    """A docstring begins with what it is or does, not with NO_FIRST_WORDS."""
+    """A docstring begins with a verb or a noun, not with one of NO_FIRST_WORDS."""
     for module, node in _nodes(modules, (ast.Module, ast.ClassDef, *FUNCTIONS)):
         words = re.findall(r"\w+", ast.get_docstring(node) or "")
         if words and words[0].lower() in NO_FIRST_WORDS:
@@ -148,7 +148,7 @@ def first_words(modules: list[Module]) -> Iterator[Place]:
 
 
 def long_docstrings(modules: list[Module]) -> Iterator[Place]:
-    """A docstring has at most DOCSTRING_LINES lines, a module's aside."""
+    """A docstring has at most DOCSTRING_LINES lines, except a module's."""
     for module, node in _nodes(modules, (ast.ClassDef, *FUNCTIONS)):
         lines = len((ast.get_docstring(node) or "").splitlines())
         if lines > DOCSTRING_LINES:
@@ -164,7 +164,7 @@ def long_functions(modules: list[Module]) -> Iterator[Place]:
 
 
 def large_classes(modules: list[Module]) -> Iterator[Place]:
-    """A class gives itself at most CLASS_ATTRIBUTES attributes, and so many fields if it is a dataclass."""
+    """A class has at most CLASS_ATTRIBUTES attributes; a dataclass's fields count."""
     for module, node in _nodes(modules, (ast.ClassDef,)):
         count = len(_attributes(node))
         if count > CLASS_ATTRIBUTES:
@@ -180,7 +180,7 @@ def long_files(modules: list[Module]) -> Iterator[Place]:
 
 
 def tests_of_none(modules: list[Module]) -> Iterator[Place]:
-    """An attribute is compared with None at most SAME_TEST_OF_NONE times in a package: else a null object serves."""
+    """A package compares one attribute with None at most SAME_TEST_OF_NONE times: a null object serves beyond that."""
     tests = defaultdict[tuple[str, str], list[Place]](list)
     for module, node in _nodes(modules, (ast.Compare,)):
         left, right = node.left, node.comparators[0]
@@ -193,7 +193,7 @@ def tests_of_none(modules: list[Module]) -> Iterator[Place]:
 
 
 def names_of_tests(modules: list[Module]) -> Iterator[Place]:
-    """A test's name says who does what, in at least TEST_WORDS words, without its file."""
+    """A test's name says who does what, in at least TEST_WORDS words, and is clear without its file."""
     for module, node in _nodes(modules, FUNCTIONS):
         if node.name.startswith("test_"):
             words = node.name.split("_")[1:]
@@ -219,7 +219,7 @@ RULES_OF_TESTS: dict[str, Rule] = {"test-name": names_of_tests}
 def find_places(
     package: list[Module], tests: list[Module], exceptions: Iterable[str] = EXCEPTIONS
 ) -> list[tuple[str, Place]]:
-    """All rules' places, without those in `exceptions`."""
+    """Returns (rule, place) for all places that break a rule, except those in `exceptions`."""
     places = [(name, place) for name, rule in RULES.items() for place in rule(package)]
     places += [(name, place) for name, rule in RULES_OF_TESTS.items() for place in rule(tests)]
     allowed = set(exceptions)
@@ -227,13 +227,13 @@ def find_places(
 
 
 def unused_exceptions(package: list[Module], exceptions: Iterable[str] = EXCEPTIONS) -> list[str]:
-    """Exceptions of places that break no rule any more."""
+    """Returns the exceptions whose places no longer break a rule."""
     broken = {key_of(name, place) for name, rule in RULES.items() for place in rule(package)}
     return [key for key in exceptions if key not in broken]
 
 
 def key_of(rule: str, place: Place) -> str:
-    """The place as it stands in EXCEPTIONS."""
+    """Returns the place's key in EXCEPTIONS."""
     return f"{rule} {place.module.name} {place.what.partition(':')[0]}"
 
 

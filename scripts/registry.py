@@ -1,6 +1,7 @@
-"""docs/registry/: the catalog in the format of OpenTelemetry Weaver. `python -m scripts.pages` writes it.
+"""Builds docs/registry/: the telemetry catalog in the format of OpenTelemetry Weaver. `python -m scripts.pages` writes
+it.
 
-What OpenTelemetry's own registry defines is imported or referred to, and never defined again.
+Definitions of OpenTelemetry's own registry are imported or referred to, and never repeated.
 https://github.com/open-telemetry/weaver/blob/main/schemas/semconv-syntax.md
 """
 
@@ -28,7 +29,7 @@ INSTRUMENTS = {
     InstrumentKind.UP_DOWN_COUNTER: "updowncounter",
     InstrumentKind.HISTOGRAM: "histogram",
 }
-# What the resource is made of; the metrics of the process and of the machine ask for the first two.
+# Entities of the resource. The metrics of the process and of the machine require the first two.
 _ENTITIES = ("process", "host", "service", "service.instance", "telemetry.sdk")
 _HEAD = "# Written by `make docs` from daemon/draftd/telemetry/catalog.py.\n"
 _STABILITY = "development"
@@ -37,11 +38,11 @@ Group = dict[str, Any]
 
 
 def manifest() -> Group:
-    """Which registry this is, and the one it builds on."""
+    """Returns the registry's manifest: its name, and the version of OpenTelemetry's registry that it extends."""
     return {
         "name": "draftd",
         "description": "What draftd emits beyond the OpenTelemetry conventions, and which of those it follows",
-        "schema_url": f"https://draftd.example/schemas/{__version__}",  # tells registries apart, and is no address
+        "schema_url": f"https://draftd.example/schemas/{__version__}",  # identifies the registry; it is no web address
         "dependencies": [
             {
                 "schema_url": f"https://opentelemetry.io/schemas/{CONVENTIONS}",
@@ -52,7 +53,7 @@ def manifest() -> Group:
 
 
 def imports() -> Group:
-    """What of OpenTelemetry's registry draftd emits as it stands."""
+    """Returns the metrics, events and entities of OpenTelemetry's registry that draftd emits unchanged."""
     metrics = (metric.name for metric in (*catalog.METRICS, *catalog.SDK_METRICS))
     return {
         "imports": {
@@ -64,19 +65,19 @@ def imports() -> Group:
 
 
 def attributes() -> Group:
-    """Every attribute of draftd's own."""
+    """Returns the group of all attributes that draftd defines itself."""
     found = {one.name: one for one in _used() if one.name.startswith(OURS)}
     group = _group("registry.draftd", "attribute_group", "Attributes of draftd's own")
     return {"groups": [{**group, "attributes": [_attribute(one) for _, one in sorted(found.items())]}]}
 
 
 def metrics() -> Group:
-    """Every metric of draftd's own."""
+    """Returns the groups of all metrics that draftd defines itself."""
     return {"groups": [_metric(one) for one in catalog.METRICS if one.name.startswith(OURS)]}
 
 
 def spans() -> Group:
-    """Every span that has attributes: the format knows no other."""
+    """Returns the groups of all spans that have attributes: the format cannot describe others."""
     return {
         "groups": [
             _group(f"span.{OURS}{name}.{span.kind.lower()}", "span", span.brief)
@@ -91,7 +92,7 @@ def spans() -> Group:
 
 
 def events() -> Group:
-    """Every log event of draftd's own."""
+    """Returns the groups of all log events that draftd defines itself."""
     return {
         "groups": [
             _group(f"event.{event.name}", "event", event.brief)
@@ -103,7 +104,7 @@ def events() -> Group:
 
 
 def problems() -> Iterator[str]:
-    """What Weaver's `registry check` would refuse or warn of, each in a line."""
+    """Yields a line for each thing that Weaver's `registry check` would refuse or warn about."""
     groups = [group for make in (attributes, metrics, spans, events, entities) for group in make()["groups"]]
     own = {one["id"]: one for one in groups[0]["attributes"]}
     for name, types in _types().items():
@@ -156,14 +157,15 @@ def _attribute(attribute: Attribute) -> Group:
 
 
 def entities() -> Group:
-    """What of draftd's own the resource is made of."""
+    """Returns the entity that draftd adds to the resource: the group of ranks."""
     group = _group("entity.draftd.group", "entity", "The ranks that one target runs on")
     listed = [{"ref": one.name, "role": "identifying"} for one in catalog.RESOURCE]
     return {"groups": [group | {"name": "draftd.group", "attributes": listed}]}
 
 
 def _named_spans() -> Iterator[tuple[str, Span]]:
-    """By the name that the catalog gives it, less `_SPAN`: a span's own name may be that of an operation."""
+    """Yields spans by their constant's name in the catalog, without `_SPAN`: a span's own name may be an
+    operation's."""
     for name, value in vars(catalog_spans).items():
         if isinstance(value, Span) and value.attributes:
             yield name.removesuffix("_SPAN").lower(), value

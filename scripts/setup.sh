@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes .venv and installs draftd into it. `setup.sh run` for the daemon alone, `setup.sh dev` for tests and checks too.
-# Safe to run again. PYTHON=… names the interpreter to use.
+# Makes .venv and installs draftd into it: `setup.sh run` for the daemon alone, `setup.sh dev` with tests and checks.
+# It is safe to run again. PYTHON=… names the interpreter to use.
 set -eu
 cd "$(dirname "$0")/.."
 want=${1:-run}
@@ -30,7 +30,7 @@ if ! suitable .venv/bin/python; then
     python=$(find_python) || die "needs Python 3.11 or later (Debian: apt-get install python3-venv; macOS: brew install python)"
     rm -rf .venv
     if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
-        # Debian keeps venv's half of the standard library in a package of its own.
+        # Debian has the venv module in a package of its own.
         version=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
         apt_install "$version" || die "needs Python's venv module: apt-get install $version"
     fi
@@ -47,7 +47,8 @@ case $want in
 esac
 pip_install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$@"; }
 
-# uv takes ten seconds where pip takes a minute. It does not read pip's settings: with an index of one's own pip does it.
+# uv takes ten seconds where pip takes a minute. It does not read pip's settings: with a package index set there, pip
+# installs.
 install() {
     if [ -x .venv/bin/uv ] && UV_NATIVE_TLS=1 .venv/bin/uv pip install --quiet \
         --python .venv/bin/python -c constraints.txt "$@"; then return; fi
@@ -56,10 +57,10 @@ install() {
 
 say "installing into .venv (less than a minute, or two with pip)"
 if ! .venv/bin/python -m pip config list | grep -q index; then
-    pip_install --no-compile uv || say "uv is not to be had: pip installs"
+    pip_install --no-compile uv || say "uv is not available: pip installs"
 fi
 install -e "$package"
-# What serving imports is compiled now, and the rest when it is first imported: all of it would take a minute.
+# Compiles only what serving imports; to compile all would take a minute.
 PYTHONDONTWRITEBYTECODE= .venv/bin/python -c 'import draftd.cli.commands.compare, draftd.cli.serve'
 
 # Without a fast BLAS prompts take about ten times as long on Linux: see daemon/draftd/models/blas.py.

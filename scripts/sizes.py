@@ -1,7 +1,8 @@
-"""Counts the lines and files of the daemon and of the acceptance harness, by room. Generated code is left out.
+"""Counts the lines and files of the daemon and of the acceptance harness by top-level folder (room), without generated
+code.
 
-`python -m scripts.sizes` counts the working tree, `--at REVISION` a commit of it: a file counts for the same room
-wherever its package lay.
+`python -m scripts.sizes` counts the working tree, `--at REVISION` a commit. A file counts for the same folder wherever
+its package was in that commit.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ GENERATED = "daemon/draftd/v1/"
 
 
 def room_of(path: str) -> str | None:
-    """The room of a file of the repository: "values" for files beside the rooms, None for what is not counted."""
+    """Returns the top-level folder (room) of a file in the repository: "values" for a file directly in the package,
+    None if the file is not counted."""
     for folder, prefix in PACKAGES.items():
         if path.startswith(folder) and path.endswith(".py") and not path.startswith(GENERATED):
             room, slash, _ = (prefix + path.removeprefix(folder)).partition("/")
@@ -31,7 +33,7 @@ def room_of(path: str) -> str | None:
 
 
 def count(files: Iterable[tuple[str, bytes]]) -> dict[str, tuple[int, int]]:
-    """The lines and files of each room, of files by their paths in the repository."""
+    """Returns (lines, files) for each top-level folder. `files` are (path in the repository, content)."""
     lines, number = Counter[str](), Counter[str]()
     for path, content in files:
         if (room := room_of(path)) is not None:
@@ -47,7 +49,8 @@ def working_tree() -> Iterator[tuple[str, bytes]]:
 
 
 def revision(name: str) -> Iterator[tuple[str, bytes]]:
-    """Raises subprocess.CalledProcessError for a revision that does not exist; git has printed why."""
+    """Yields the files of a commit as (path, content). Raises subprocess.CalledProcessError if it does not exist; git
+    has printed why."""
     archive = subprocess.run(["git", "archive", name], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for member in tar:
@@ -56,7 +59,8 @@ def revision(name: str) -> Iterator[tuple[str, bytes]]:
 
 
 def table(counts: dict[str, tuple[int, int]]) -> Iterator[str]:
-    """Heading, a line for each room, and the sums: of the daemon without the harness, and of both."""
+    """Yields a heading, a line for each top-level folder, and the sums: of the daemon without the harness, and of
+    both."""
     acceptance = counts.get(ACCEPTANCE, (0, 0))
     both = tuple(sum(column) for column in zip(*counts.values(), strict=True))
     daemon = tuple(all_ - one for all_, one in zip(both, acceptance, strict=True))
@@ -68,7 +72,7 @@ def table(counts: dict[str, tuple[int, int]]) -> Iterator[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--at", metavar="REVISION", help="count this commit in place of the working tree")
+    parser.add_argument("--at", metavar="REVISION", help="count this commit instead of the working tree")
     at = parser.parse_args().at
     try:
         counts = count(working_tree() if at is None else revision(at))

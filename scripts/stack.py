@@ -1,7 +1,8 @@
-"""`make stack`: the whole pipeline, natively and in the foreground, in one log. Whatever ends it ends its parts.
+"""`make stack`: runs the daemon, a collector, Prometheus and Alertmanager in the foreground without containers, in one
+log.
 
-The collector starts first and stops last, so that nothing the daemon says is lost. A part that ends by itself ends the
-others.
+Whatever ends it ends all parts, and a part that ends by itself ends the others. The collector starts first and stops
+last, so that none of the daemon's telemetry is lost.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from scripts.foreground import ROOT, Part, Stop, in_foreground, output_of, run_p
 _QUERY = urllib.parse.urlencode(
     {"g0.expr": "rate(draftd_spec_decode_accepted_tokens_total[1m])", "g0.range_input": "5m", "g0.tab": "0"}
 )
-# Where each page is depends on Prometheus's version and on whose package it is.
+# The paths of these pages depend on Prometheus's version and package.
 PAGES = {
     "accepted tokens": [f"{page}?{_QUERY}" for page in ("classic/graph", "query", "graph")],
     "alerts": ["classic/alerts", "alerts"],
 }
-# Where alerts go instead, and what they carry there: as for Grafana.
+# Another receiver of the alerts, and the token they are sent with: the same variables as for Grafana.
 WEBHOOK_URL, WEBHOOK_SECRET = "DRAFTD_WEBHOOK_URL", "DRAFTD_WEBHOOK_SECRET"
 # The daemon's own settings.
 WEBHOOK_TOKEN, WEBHOOK_PORT, POLL_URL = "DRAFTD_WEBHOOK__TOKEN", "DRAFTD_WEBHOOK__PORT", "DRAFTD_WEBHOOK__POLL_URL"
-# Where the parts keep their data. Two stacks side by side need two folders, and ports of their own.
+# The folder of the parts' data. Two stacks side by side need two folders, and different ports.
 FOLDER = "STACK_FOLDER"
 
 
 @dataclass(frozen=True)
 class Listens:
-    """An address at which a part listens, and the setting that changes it."""
+    """An address at which a part listens: whose it is, the environment variable that changes it, and HOST:PORT."""
 
     what: str
     setting: str
@@ -54,17 +55,17 @@ class Listens:
 
     @property
     def host_port(self) -> tuple[str, int]:
-        """Raises SystemExit if it is none."""
+        """The address as (host, port). Raises SystemExit if it is not HOST:PORT."""
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise SystemExit(
-                f"draftd: {self.setting}: {self.address!r} is no address: HOST:PORT, a port from 1 to 65535"
+                f"draftd: {self.setting}: {self.address!r} is not an address; allowed: HOST:PORT, port 1 to 65535"
             )
         return host.strip("[]"), int(port)
 
     @property
     def reached(self) -> str:
-        """HOST:PORT for programs on this machine."""
+        """The address as HOST:PORT for programs on this machine, where 0.0.0.0 stands for 127.0.0.1."""
         host, port = self.host_port
         here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"[{here}]:{port}" if ":" in here else f"{here}:{port}"
@@ -83,7 +84,8 @@ _DEFAULTS = (
 
 
 def addresses(environ: Mapping[str, str]) -> dict[str, Listens]:
-    """The pipeline's, by their setting; the daemon's are settings of its own. Raises SystemExit."""
+    """Returns the pipeline's addresses by the environment variable that sets each; the daemon's are its own settings.
+    Raises SystemExit for a malformed one."""
     found = {}
     for one in _DEFAULTS:
         said = environ.get(one.setting) or one.address
@@ -94,7 +96,7 @@ def addresses(environ: Mapping[str, str]) -> dict[str, Listens]:
 
 
 def daemon_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
-    """What matters here of the daemon's: where it listens. Raises SystemExit."""
+    """Loads the daemon's settings, as far as they say where it listens. Raises SystemExit if they are invalid."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--config", type=Path, default=environ.get("DRAFTD_CONFIG"))
     parser.add_argument("--set", action="append", default=[])
@@ -111,7 +113,7 @@ def daemon_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Set
 
 
 def check_ports(pipeline: Mapping[str, Listens], settings: Settings) -> None:
-    """Raises SystemExit, which names each port that is taken, and the setting that changes it."""
+    """Raises SystemExit if ports are taken. Its message names each port, and the setting that changes it."""
     server, webhook = settings.server, settings.webhook
     wanted = [(one.what, one.setting, *one.host_port) for one in pipeline.values()]
     wanted.append(("draftd over gRPC", "--port or DRAFTD_SERVER__PORT", server.host, server.port))
@@ -119,7 +121,7 @@ def check_ports(pipeline: Mapping[str, Listens], settings: Settings) -> None:
         wanted.append(("draftd over HTTP", "--http-port or DRAFTD_SERVER__HTTP_PORT", server.host, server.http))
     wanted.append(("draftd's webhook", WEBHOOK_PORT, webhook.host, webhook.port))
     lines = []
-    with ExitStack() as held:  # so that two parts with one port are seen
+    with ExitStack() as held:  # keeps the ports open, so that two parts with the same port are noticed
         for what, setting, host, port in wanted:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             try:
@@ -127,7 +129,9 @@ def check_ports(pipeline: Mapping[str, Listens], settings: Settings) -> None:
                     held.enter_context(socket.create_server((host, port), family=family))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
-                    lines.append(f"draftd: port {port} of {host} is taken: {what} needs it, or another one: {setting}")
+                    lines.append(
+                        f"draftd: port {port} of {host} is in use, but {what} needs it; set another with {setting}"
+                    )
     if lines:
         raise SystemExit("\n".join(lines))
 
@@ -139,7 +143,7 @@ def answers(url: str) -> bool:
 
 
 def first_page(links: Sequence[str]) -> str | None:
-    """The first link that answers with a page, or None."""
+    """Returns the first link that answers with a web page, or None."""
     for link in links:
         with suppress(OSError), urllib.request.urlopen(link, timeout=5) as answer:
             if answer.headers.get_content_type() == "text/html" and b"<script" in answer.read():
@@ -149,14 +153,15 @@ def first_page(links: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Webhook:
-    """Where Alertmanager tells of alerts, and the token by which the daemon knows it."""
+    """The URL to which Alertmanager sends alerts, and the token with which it authenticates to the daemon."""
 
     url: str
     token: str = field(repr=False)
 
 
 def webhook(environ: Mapping[str, str], settings: Settings | None = None) -> Webhook:
-    """The daemon's own, with a token made for this run, unless `environ` says otherwise."""
+    """Returns the daemon's own webhook with a new token, or the one that `environ` sets. Raises SystemExit if it is
+    incomplete."""
     url, secret = environ.get(WEBHOOK_URL), environ.get(WEBHOOK_SECRET)
     if url and not secret:
         raise SystemExit(f"draftd: {WEBHOOK_URL} also needs {WEBHOOK_SECRET}, which authenticates the sender")
@@ -168,12 +173,13 @@ def webhook(environ: Mapping[str, str], settings: Settings | None = None) -> Web
 
 
 def alertmanager_config(told: Webhook, folder: Path) -> Path:
-    """A copy of otel-collector/alertmanager.yaml in `folder`, that tells the daemon of alerts."""
+    """Writes a copy of otel-collector/alertmanager.yaml to `folder` that sends alerts to the daemon. Returns its
+    path."""
     base = ROOT / "otel-collector" / "alertmanager.yaml"
     folder.mkdir(parents=True, exist_ok=True)
     token, copy = folder / "token", folder / "alertmanager.json"
     token.touch()
-    token.chmod(0o600)  # before there is anything in it to read
+    token.chmod(0o600)  # before it has anything to read
     token.write_text(told.token)
     config = yaml.safe_load(base.read_text())
     (daemon,) = (receiver for receiver in config["receivers"] if receiver["name"] == "draftd-daemon")
@@ -183,7 +189,7 @@ def alertmanager_config(told: Webhook, folder: Path) -> Path:
 
 
 def prometheus_config(pipeline: Mapping[str, Listens], folder: Path) -> Path:
-    """A copy of otel-collector/prometheus.yaml in `folder`, with the addresses of this run."""
+    """Writes a copy of otel-collector/prometheus.yaml to `folder` with this stack's addresses. Returns its path."""
     base = ROOT / "otel-collector" / "prometheus.yaml"
     folder.mkdir(parents=True, exist_ok=True)
     reached = {one.address: pipeline[one.setting].reached for one in _DEFAULTS}
@@ -198,7 +204,8 @@ def prometheus_config(pipeline: Mapping[str, Listens], folder: Path) -> Path:
 
 
 def parts(arguments: list[str], environ: Mapping[str, str], stop: Stop, settings: Settings | None = None) -> list[Part]:
-    """In the order in which they start; `arguments` are the daemon's, `settings` too. Writes what this run needs."""
+    """Returns the parts in the order in which they start, after writing their configuration. `arguments` and `settings`
+    are the daemon's."""
     settings = settings or daemon_settings(arguments, environ)
     folder, pipeline = ROOT / environ.get(FOLDER, "build"), addresses(environ)
     told = webhook(environ, settings)
@@ -208,13 +215,13 @@ def parts(arguments: list[str], environ: Mapping[str, str], stop: Stop, settings
         f"--config.file={config}",
         f"--storage.path={folder / 'alertmanager'}",
         f"--web.listen-address={pipeline['ALERTMANAGER_ADDRESS'].address}",
-        "--cluster.listen-address=",  # one of a kind: it neither looks for peers nor listens for them
+        "--cluster.listen-address=",  # a single instance: it neither looks for peers nor listens for them
         "--log.level=warn",
     ]
     server = output_of(["sh", "scripts/unpacked.sh", "--pages", "prometheus", "prometheus"], stop)
     unpacked = (
         Path(server).parents[1] / "share" / "prometheus" / "web"
-    )  # Debian's looks for its pages where it is installed
+    )  # Debian's build looks for its web pages in the folder of an installation
     prometheus = [
         server,
         *([f"--web.local-assets={unpacked}"] if unpacked.is_relative_to(ROOT) else []),
@@ -235,7 +242,7 @@ def parts(arguments: list[str], environ: Mapping[str, str], stop: Stop, settings
         "OTEL_METRIC_EXPORT_INTERVAL": "5000",
     }
     manager, store = (f"http://{pipeline[name].reached}" for name in ("ALERTMANAGER_ADDRESS", "PROMETHEUS_ADDRESS"))
-    # The daemon asks for what it missed while one of them was away.
+    # With these the daemon polls for the alerts that it missed while one of them was down.
     alerts = {WEBHOOK_TOKEN: environ.get(WEBHOOK_TOKEN) or told.token, POLL_URL: environ.get(POLL_URL) or manager}
     daemon = [sys.executable, "-m", "draftd", "serve", *arguments]
     health = f"http://{pipeline['OTELCOL_HEALTH'].reached}"

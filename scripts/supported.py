@@ -1,4 +1,4 @@
-"""Ends with one line where MLX has no wheel for this machine: pip would say no more than that it found nothing."""
+"""Ends with a line of explanation if MLX has no wheel for this machine; pip would only say that it found nothing."""
 
 import os
 import platform

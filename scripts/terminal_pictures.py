@@ -1,7 +1,7 @@
-"""Draws docs/demo.png, its beginning docs/answer.png, and docs/top.png: what `draftd demo` and `draftd top` show of a
-real pretrained model.
+"""Draws what `draftd demo` and `draftd top` show with a real model: docs/demo.png, its beginning docs/answer.png, and
+docs/top.png.
 
-Drawn by `python -m scripts.terminal_pictures` in ten minutes, after `make real-model`. Needs chromium.
+`python -m scripts.terminal_pictures` takes ten minutes, after `make real-model`. It needs chromium.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PROMPTS = (
         WorkloadClass.EDIT,
     ),
 )
-_PART_SECONDS = 45.0  # with the flag on, then off for a shorter while, then on
+_PART_SECONDS = 45.0  # with the flag on, before and after it is off
 _OFF_SECONDS = 25.0
 
 
@@ -67,7 +67,8 @@ def _watch(picture: Path, folder: Path) -> None:
 
 
 def _draw(svg: Path, to: Path, until: str = "") -> None:
-    """Draws the picture in its own size; with `until`, the lines above the first one that has this word."""
+    """Converts the SVG to a PNG of its own size; with `until`, only the lines above the first one that has this
+    word."""
     text = svg.read_text(encoding="utf-8")
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
     assert size is not None

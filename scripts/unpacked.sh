@@ -1,8 +1,8 @@
 #!/bin/sh
-# unpacked.sh PROGRAM PACKAGE: prints where PROGRAM is: installed, or unpacked from Debian's PACKAGE into build/packages.
-# Unpacked and not installed: that needs no rights, and starts no service that listens where nobody asked for it.
-# With --find before them nothing is fetched; with --pages also what its web pages are made of. Fails, saying what to
-# install, where there is none.
+# unpacked.sh PROGRAM PACKAGE: prints the path of PROGRAM: installed, or unpacked from Debian's PACKAGE into
+# build/packages. An installation would need root rights, and would start a service that listens unasked.
+# With --find before them it downloads nothing; with --pages also the scripts and fonts of its web pages. If there is no
+# PROGRAM, it says what to install and fails.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -14,7 +14,7 @@ folder=build/packages/$package
 
 found() {
     if [ $pages = yes ] && [ ! -e "$folder/.pages" ]; then
-        # Debian has scripts and fonts of pages in packages of their own, and links to them in this one.
+        # Debian has the pages' scripts and fonts in packages of their own, to which this one has links.
         for one in $(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks \
             --no-replaces --no-enhances "$package" | grep -E '^(libjs|fonts)-' | sort -u); do
             unpack "$one" || say "without $one some pages of $program are empty"

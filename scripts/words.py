@@ -1,6 +1,6 @@
 """Finds retired words (scripts/retired_words.toml) in identifiers, messages, comments and documents.
 
-`python -m scripts.words` prints each as FILE:LINE: word, and the word to use; exits with 1 if there is any.
+`python -m scripts.words` prints each as FILE:LINE: word, with the word to use, and exits with 1 if there is any.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "scripts" / "retired_words.toml"
 READ = (".py", ".proto", ".md", ".toml", ".yaml", ".yml", ".sh", ".j2", "Makefile")
-# The list itself, what another tool writes or owns, and prompts and texts of models, which are data.
+# The list itself, files that another tool writes or owns, and prompts and texts of models, which are data.
 LEFT_OUT = (
     "scripts/retired_words.toml",
     "tests/unit/test_words.py",
@@ -33,13 +33,15 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def plain(line: str) -> str:
-    """The line with identifiers split into words: `parkedSteps`, `parked_steps` and `PARKED_STEPS` alike."""
+    """Returns the line in lower case with identifiers split into words: `parkedSteps`, `parked_steps` and
+    `PARKED_STEPS` become the same."""
     return _CAMEL.sub(" ", line).replace("_", " ").lower()
 
 
 @dataclass(frozen=True)
 class Word:
-    """A retired word: its pattern, the contexts in which it is right, and the folders in which it is looked for."""
+    """A retired word: the pattern that finds it, the word to use, the contexts in which it is allowed (`right`), and
+    the folders in which it is searched for (`only`)."""
 
     pattern: re.Pattern[str]
     use: str
@@ -60,7 +62,8 @@ def read(path: Path) -> list[Word]:
 
 
 def found(name: str, text: str, words: list[Word]) -> Iterator[tuple[int, str, str]]:
-    """Each retired word in the file `name`: its line from 1, the word, and what to use."""
+    """Yields each retired word in the text of the file `name`: its line number from 1, the word, and the word to
+    use."""
     words = [word for word in words if name.startswith(word.only)]
     for number, line in enumerate(text.splitlines(), 1):
         shown = plain(line)
@@ -72,7 +75,7 @@ def found(name: str, text: str, words: list[Word]) -> Iterator[tuple[int, str, s
 
 
 def files() -> list[str]:
-    """What git tracks and people read."""
+    """Returns the files that git tracks and people read."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [
         name

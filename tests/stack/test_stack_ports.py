@@ -44,7 +44,7 @@ def test_stack_prometheus_configuration_uses_the_configured_addresses(tmp_path: 
 
 @pytest.mark.parametrize("said", ["9090", "localhost:", "localhost:x", "localhost:0", "localhost:65536"])
 def test_invalid_stack_address_is_refused_with_its_setting(said: str) -> None:
-    with pytest.raises(SystemExit, match=rf"PROMETHEUS_ADDRESS: '{re.escape(said)}' is no address"):
+    with pytest.raises(SystemExit, match=rf"PROMETHEUS_ADDRESS: '{re.escape(said)}' is not an address"):
         addresses({"PROMETHEUS_ADDRESS": said})
 
 
@@ -57,10 +57,10 @@ def test_stack_names_each_taken_port_with_its_setting_and_starts_nothing(tmp_pat
         command = [sys.executable, "-m", "scripts.stack", "--set", f"server.port={other}"]
         run = subprocess.run(command, cwd=ROOT, env=environ | said, capture_output=True, text=True, timeout=60)
     assert run.returncode == 1
-    assert f"port {one} of 127.0.0.1 is taken: the collector's health needs it" in run.stderr
+    assert f"port {one} of 127.0.0.1 is in use, but the collector's health needs it" in run.stderr
     assert "OTELCOL_HEALTH" in run.stderr
-    assert "port 9999 of 127.0.0.1 is taken: Alertmanager needs it" in run.stderr, "Prometheus has it"
-    assert f"port {other} of 127.0.0.1 is taken: draftd over gRPC needs it" in run.stderr
+    assert "port 9999 of 127.0.0.1 is in use, but Alertmanager needs it" in run.stderr, "Prometheus has it"
+    assert f"port {other} of 127.0.0.1 is in use, but draftd over gRPC needs it" in run.stderr
     assert "--port or DRAFTD_SERVER__PORT" in run.stderr
     assert not run.stdout
     assert not list(tmp_path.iterdir()), "nothing was started"
