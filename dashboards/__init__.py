@@ -1,1 +1,1 @@
-"""Dashboards and alert rules as code: queries from the telemetry catalog, and what is generated from them."""
+"""Dashboards and alert rules as code: PromQL queries from the telemetry catalog, and the files generated from them."""

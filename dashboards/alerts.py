@@ -1,8 +1,8 @@
-"""The alert rules, defined once: rules_prometheus.py and rules_grafana.py write them, docs/runbooks.md explains them.
+"""The alert rules, defined once. rules_prometheus.py and rules_grafana.py write them; docs/runbooks.md explains them.
 
-The label `fallback_level` is a ceiling for the daemon `instance`. When an alert resolves, its evidence is gone, but all
-need not be well: autoregressive traffic has no acceptance. So a resolve only permits a step up; the daemon checks for
-itself whether speculation pays again.
+The label `fallback_level` is the highest level that the daemon `instance` may then use. When an alert resolves, its
+evidence is gone, which need not mean that all is well: autoregressive traffic has no acceptance. So a resolved alert
+only permits a step up; the daemon itself checks whether speculation pays again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The alerts of a target over several ranks, all for people. The daemon restarts the group by itself."""
+"""Alerts for a target that runs on several ranks. All are for people: the daemon restarts the group by itself."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The alerts of two daemons: an edge's alerts lower the level of its remote, a verifier's are for people.
+"""Alerts for two daemons: an edge's alerts lower the level of its remote, a verifier's are for people.
 
-Their `fallback_level` is a ceiling for the remote, as in alerts.py it is one for the ladder.
+Their `fallback_level` is the highest level allowed for the remote, as in alerts.py it is for the ladder.
 """
 
 from __future__ import annotations

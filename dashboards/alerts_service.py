@@ -1,6 +1,6 @@
-"""The alerts about requests, and about saved state, certificates and the webhook.
+"""Alerts about requests, saved state, certificates and the webhook.
 
-All are for people. Requests refused for their client's fault do not count: the operator cannot change that.
+All are for people. Requests refused through their client's fault do not count, because the operator cannot change that.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def service_rules(settings: Alerting) -> tuple[AlertRule, ...]:
 
 
 def _share(settings: Alerting, *selectors: str) -> str:
-    """The share of requests that match, among those that the daemon should have answered, if there were enough."""
+    """Returns PromQL for the matching requests divided by those that the daemon should have answered, if there were
+    enough."""
     refused = f'{_OUTCOME}="refused", {_ERROR}=~"{"|".join(OWN_REFUSALS)}"'
     found = _ended(settings, *selectors)
     all_of = _ended(settings, f'{_OUTCOME}!~"cancelled|refused"', refused)
@@ -49,7 +50,7 @@ def _share(settings: Alerting, *selectors: str) -> str:
 
 
 def _ended(settings: Alerting, *selectors: str) -> str:
-    """Requests in the window that match any of the selectors."""
+    """Returns PromQL that counts the requests in the window that match any of the selectors, by instance."""
     name, window = catalog.REQUESTS.prometheus, settings.window
     return f"sum by ({INSTANCE}) ({' or '.join(f'increase({name}{{{one}}}[{window}])' for one in selectors)})"
 

@@ -1,4 +1,4 @@
-"""A whole dashboard: rows of panels on the grid, and what all dashboards share (variables, links, marks)."""
+"""A whole dashboard: rows of panels on the grid, and the variables, links and annotations that all dashboards share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROMETHEUS, TEMPO, LOKI = "draftd-prometheus", "draftd-tempo", "draftd-loki"  # 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels under a title, from left to right; full lines of the grid."""
+    """A titled row of panels from left to right, which fill whole lines of the grid."""
 
     title: str
     panels: Sequence[Panel]
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A dashboard before it is written. `key` names its file, and with the project its uid."""
+    """A dashboard before it is written. Its file is named after `key`, its uid is `draftd-` and `key`."""
 
     key: str
     title: str
@@ -50,13 +50,13 @@ class Board:
 
 
 def written(board: Board) -> str:
-    """The dashboard as Grafana provisions it."""
+    """Returns the dashboard as the JSON that Grafana provisions."""
     made = _built(board)
     return json.dumps(made, cls=JSONEncoder, indent=2, ensure_ascii=False) + "\n"
 
 
 def traces(panel: Panel, query: str, title: str = "The traces of this time") -> Panel:
-    """Gives a panel a link to Tempo, for the time it shows."""
+    """Adds a link to Tempo to the panel, for the query's traces in the time that the panel shows."""
     link = build.DashboardLink(title).type(model.DashboardLinkType.LINK).url(_explore(query)).target_blank(True)
     return panel.links([link])
 
@@ -66,7 +66,7 @@ def _explore(query: str) -> str:
     asked = {"refId": "A", "datasource": source, "queryType": "traceql", "query": query, "limit": 50}
     pane = {"datasource": TEMPO, "queries": [asked], "range": {"from": "${__from}", "to": "${__to}"}}
     quoted = urllib.parse.quote(json.dumps({"draftd": pane}, separators=(",", ":")))
-    # Grafana puts the times in: those two must stay as they are.
+    # Grafana fills in the times: their two placeholders must stay unquoted.
     readable = re.sub(r"%24%7B(__\w+)%7D", r"${\1}", quoted)
     return f"/explore?schemaVersion=1&panes={readable}"
 
@@ -97,7 +97,8 @@ def _built(board: Board) -> model.Dashboard:
 
 
 def _in_sight(made: model.Dashboard) -> None:
-    """The SDK puts links and marks into a menu; they belong above the panels, where Grafana puts them by itself."""
+    """Places links and annotations above the panels, where Grafana puts them by default; the SDK puts them into a
+    menu."""
     for link in made.links or ():
         link.placement = None  # type: ignore[assignment]
     for mark in (made.annotations.list_val if made.annotations else None) or ():
@@ -124,13 +125,13 @@ def _variable(name: str) -> build.QueryVariable:
         .sort(model.VariableSort.ALPHABETICAL_ASC)
         .multi(True)
         .include_all(True)
-        .all_value(".*")  # of series without the label as well: a request that was refused early has no model's
+        .all_value(".*")  # also matches series without the label: a request that was refused early has no model
         .current(model.VariableOption(selected=True, text=["All"], value=["$__all"]))
     )
 
 
 def _links() -> build.DashboardLink:
-    """To all dashboards with the tag, taking time and variables along."""
+    """Links to all dashboards with the tag, and keeps time range and variables."""
     return (
         build.DashboardLink("draftd")
         .type(model.DashboardLinkType.DASHBOARDS)
@@ -168,14 +169,14 @@ def _annotations() -> list[Builder[model.AnnotationQuery]]:
         build.AnnotationQuery()
         .name(name)
         .datasource(logs)
-        .enable(False)  # off until asked for: not every Grafana has Loki
+        .enable(False)  # off by default: not every Grafana has Loki
         .icon_color(color)
         .target(loki.Dataquery().ref_id("A").datasource(logs).expr(expression).query_type("range"))
         .title_format(title)
         .text_format(text)
         for name, expression, color, title, text in told
     ]
-    # Of the whole organisation: without a query by their tag no dashboard would show them. None where none are sent.
+    # These annotations belong to the whole organisation: only a query by their tag shows them in a dashboard.
     marks.append(
         build.AnnotationQuery()
         .name("Marked by the daemon")
@@ -188,7 +189,7 @@ def _annotations() -> list[Builder[model.AnnotationQuery]]:
 
 
 class _Tagged(model.AnnotationTarget, Dataquery):
-    """Grafana's own annotations by tag, in the shape of a query: the SDK has none for them."""
+    """Grafana's own annotations by tag, as a query; the SDK has no type for it."""
 
 
 class _ByTag(Builder[Dataquery]):

@@ -1,6 +1,6 @@
-"""What the alerts judge by, as PromQL: enough samples, a baseline, and counters that count from their first value.
+"""PromQL that the alerts judge by: enough samples, baselines, and counters whose first value counts.
 
-Each expression has no series where there is nothing to judge. That is what keeps an alert from firing on it.
+An expression has no series where there is nothing to judge, so that no alert fires on it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from draftd.telemetry import catalog
 from draftd.telemetry import catalog_remote as remote
 from draftd.telemetry import catalog_sdk as sdk
 
-# The baseline of acceptance is the pair's on a kind of text: it survives a restart, after which `instance` is new.
+# Labels of the acceptance baseline: it belongs to a pair and a category, so that it survives a new `instance`.
 BY_PAIR: tuple[str, ...] = tuple(name for name in BY_WORKLOAD if name != INSTANCE)
-# The time to the first token is a machine's, and the prompt's length decides it.
+# Labels of the time to first token: it depends on the machine and on the prompt's length.
 BY_PROMPT: tuple[str, ...] = (INSTANCE, label(a.MODEL), label(a.CONTEXT_TIER))
 
 BY_MODEL: tuple[str, ...] = (INSTANCE, label(a.MODEL))
@@ -29,38 +29,40 @@ BY_MODEL: tuple[str, ...] = (INSTANCE, label(a.MODEL))
 FULL = f'{label(a.PLAN_LEVEL)}="{FallbackLevel.FULL.label}"'
 _ENDED = f'{label(a.MODE)}="{DecodeMode.SPECULATIVE.value}", {label(a.OUTCOME)}!="refused"'
 
-# Each daemon's resource, by the collector's prometheus exporter and by the daemon's own /metrics.
+# A daemon's resource, as the collector's Prometheus exporter and the daemon's own /metrics show it.
 _DAEMON = ("host_name", label(a.SERVER_PORT))
 TARGET_INFO = External("target_info", "the resource of what is scraped", (*_DAEMON, "job", INSTANCE))
 _STATE = label(a.DAEMON_STATE)
-STAGE = "stage"  # made by dropped()
+STAGE = "stage"  # a label that dropped() adds
 
 ACCEPTANCE_BASELINE = "draftd:acceptance_per_token:baseline"
 TTFT_BASELINE = "draftd:time_to_first_token_seconds:baseline"
 
 
-# Of drafts that another daemon's target judged, or that another daemon made, the local ladder hears nothing.
+# Selects what the local ladder judges: no drafts that another daemon verified or made.
 LOCAL = f'{label(a.STRATEGY)}!="{Strategy.SPECULATIVE}", {label(a.DRAFT_MODEL)}!="peer"'
 
 
 def enough(
     settings: Alerting, window: str, by: Sequence[str], *, selector: str = "", offset: str = "", factor: int = 1
 ) -> str:
-    """What a value must be joined with by `and`: without so many speculative requests and drafts it says nothing."""
+    """Returns the condition to join a value with by `and`: at least so many speculative requests and drafts in the
+    window."""
     drafts = summed(catalog.DRAFTS, selector, window, by, offset=offset, function="increase")
     requests = summed(catalog.REQUESTS, matching(selector, _ENDED), window, by, offset=offset, function="increase")
     return f"{drafts} >= {settings.min_drafts * factor}\nand {requests} >= {settings.min_requests * factor}"
 
 
 def acceptance_now(settings: Alerting, selector: str = "") -> str:
-    """Per-token acceptance in the window at any level: it does not depend on the block's length."""
+    """Returns per-token acceptance in the window at any level; it does not depend on the block's length."""
     selector = matching(LOCAL, selector)
     value = acceptance_per_token(selector, settings.window, BY_WORKLOAD)
     return f"{value}\nand {enough(settings, settings.window, BY_WORKLOAD, selector=LOCAL)}"
 
 
 def acceptance_baseline(settings: Alerting) -> str:
-    """The same long ago, by all daemons with the pair. Only from level `full`: what a fallback lowered is no norm."""
+    """Returns per-token acceptance in an earlier, longer window, over all daemons with the pair. Only requests at level
+    `full` count: acceptance that a fallback lowered is no baseline."""
     back, window = settings.baseline_offset, settings.baseline
     selector = matching(FULL, LOCAL)
     value = acceptance_per_token(selector, window, BY_PAIR, offset=back)
@@ -69,17 +71,17 @@ def acceptance_baseline(settings: Alerting) -> str:
 
 
 def drift(settings: Alerting, baseline: str) -> str:
-    """Acceptance now over `baseline`, an expression or a recorded series."""
+    """Returns current acceptance divided by `baseline`, an expression or a recorded series."""
     return f"({acceptance_now(settings)})\n/ on ({', '.join(BY_PAIR)}) group_left ()\n({baseline})"
 
 
 def round_trip(settings: Alerting) -> str:
-    """The median round trip of the window's steps to the remote."""
+    """Returns the median round trip of the window's steps to the remote, in seconds."""
     return latency(0.5, remote.ROUND_TRIP, "", settings.window, BY_MODEL)
 
 
 def failed_there(settings: Alerting) -> str:
-    """The share of the remote's requests that went on with the edge's own target, or ended in an error."""
+    """Returns the share of the remote's requests that failed over to the edge's own target, or ended in an error."""
     window, theirs = settings.window, f'{label(a.STRATEGY)}=~"{Strategy.REMOTE}|{Strategy.SPECULATIVE}"'
     failed = summed(remote.FAILOVERS, "", window, BY_MODEL, function="increase")
     errors = summed(
@@ -92,26 +94,26 @@ def failed_there(settings: Alerting) -> str:
 
 
 def drafted_there(settings: Alerting) -> str:
-    """Enough requests in the window that were drafted here and verified there. The figure of their speed alone does not
-    say so: the collector goes on offering it after the last of them."""
+    """Returns the condition that enough requests in the window were drafted here and verified there. The speed-up gauge
+    alone does not show it: the collector keeps its last value after the last such request."""
     ended = matching(f'{label(a.STRATEGY)}="{Strategy.SPECULATIVE}"', f'{label(a.OUTCOME)}!="refused"')
     requests = summed(catalog.REQUESTS, ended, settings.window, BY_MODEL, function="increase")
     return f"{requests} >= {settings.min_requests}"
 
 
 def waited(settings: Alerting) -> str:
-    """How long the steps of edges waited at this daemon, for each verdict."""
+    """Returns the mean seconds that the steps of edges waited at this daemon, per verdict."""
     verdicts = summed(remote.VERIFY_VERDICTS, "", settings.window, BY_MODEL)
     return f"{summed(remote.VERIFY_QUEUE_TIME, '', settings.window, BY_MODEL)} / ({verdicts} > 0)"
 
 
 def ttft_now(settings: Alerting) -> str:
-    """Time to first token of the window's requests."""
+    """Returns the quantile of the time to first token over the window's requests, in seconds."""
     return _ttft(settings, settings.window, "", settings.min_requests)
 
 
 def ttft_baseline(settings: Alerting) -> str:
-    """The same long ago, on the same daemon."""
+    """Returns the same quantile on the same daemon in an earlier, longer window, in seconds."""
     least = settings.min_requests * settings.baseline_factor
     return _ttft(settings, settings.baseline, settings.baseline_offset, least)
 
@@ -125,24 +127,25 @@ def _ttft(settings: Alerting, window: str, offset: str, least: int) -> str:
 
 
 def missing_daemons(settings: Alerting) -> str:
-    """A series for each daemon that was heard within `absent_memory`, was not told to stop, and is silent now; one if
-    none was ever heard.
+    """Returns a series for each daemon that exported within `absent_memory`, was not told to stop, and does not export
+    now; or one series if no daemon ever exported.
 
-    A daemon is its host and the port that it was configured with: after a restart it is another instance.
+    A daemon is identified by its host and its configured port: after a restart its instance differs.
     """
     heard = _started(settings)
     return f"({heard}\nunless {_exporting_daemons(settings)})\nunless {_stopped(settings)}\nor absent({heard})"
 
 
 def stopped_daemons(settings: Alerting) -> str:
-    """A series for each daemon that was told to stop within `absent_memory`, and of which nothing was heard since."""
+    """Returns a series for each daemon that was told to stop within `absent_memory` and has not exported since."""
     return f"{_stopped(settings)}\nunless {_exporting_daemons(settings)}"
 
 
 def _started(settings: Alerting, last: str = "") -> str:
-    """When each daemon last started, of the instances heard within `absent_memory`; of those only whose `last` was so.
+    """Returns each daemon's latest start, over the instances that exported within `absent_memory`; with `last`, only
+    those whose last value of that series was 1.
 
-    Since they have the same port, the one that started last was heard last.
+    Instances of one daemon share a port, so the one that started last also exported last.
     """
     memory = settings.absent_memory
     started = f"last_over_time({catalog.STARTED.prometheus}[{memory}])"
@@ -154,7 +157,7 @@ def _started(settings: Alerting, last: str = "") -> str:
 
 
 def _stopped(settings: Alerting) -> str:
-    """The daemons whose last export said that they were told to stop."""
+    """Returns the daemons whose last export said that they were told to stop."""
     draining = f'{catalog.STATE.prometheus}{{{_STATE}="{DaemonState.DRAINING}"}}'
     return f"({_started(settings, draining)} == {_started(settings)})"
 
@@ -165,9 +168,9 @@ def _exporting_daemons(settings: Alerting) -> str:
 
 
 def dropped(settings: Alerting) -> str:
-    """Telemetry that was lost for good in the window, by the daemon and the `stage` where it was lost.
+    """Returns the telemetry that was lost for good in the window, by daemon and by the `stage` that lost it.
 
-    Metrics are not among it: counters are cumulative, and the next export carries all that they said.
+    Metrics are not lost: counters are cumulative, so the next export has their full values.
     """
     failed = f'{label(a.ERROR_TYPE)}!=""'
     daemon = {
@@ -183,7 +186,7 @@ def dropped(settings: Alerting) -> str:
             collector |= {f"collector_queue_{signal}": queued.name, f"collector_export_{signal}": sent.name}
 
     def lost(series: str, uptime: str) -> str:
-        # Most is lost while nothing arrives.
+        # Most telemetry is lost while no export arrives, so gaps must count.
         return grown_through_gaps(series, settings.window, settings.absent_memory, uptime)
 
     stages = {stage: (series, UPTIME) for stage, series in daemon.items()}

@@ -1,4 +1,5 @@
-"""Names that queries use and the catalog does not have: the collector's own metrics, Prometheus's of its targets."""
+"""Series that queries use but the catalog does not define: the collector's own metrics, and Prometheus's about its
+targets."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """A series that something besides draftd provides. `name` is as it is in Prometheus, `labels` those used."""
+    """A series that another program provides. `name` is its name in Prometheus, `labels` are those that queries use."""
 
     name: str
     source: str
@@ -19,7 +20,7 @@ class External:
 
 
 PROMETHEUS = "Prometheus, of each target that it scrapes"
-# Counters without `_total`: so the collector names them with the reader that otel-collector/config.yaml sets up.
+# Counters lack `_total`, because the reader that otel-collector/config.yaml sets up names them so.
 COLLECTOR = "the collector's own metrics, service.telemetry in otel-collector/config.yaml"
 SPAN_METRICS = "the span_metrics connector in otel-collector/config.yaml"
 

@@ -1,6 +1,6 @@
-"""Writes what is generated from this folder: `python -m dashboards.generate [--check]`, run from the project's root.
+"""Writes the files generated from this folder: `python -m dashboards.generate [--check]`, run from the project's root.
 
-`--docs-url URL` has the alerts link to a copy of the documents.
+`--docs-url URL` makes the alerts link to a copy of the documents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PACKAGED = Path("daemon/draftd/grafana")  # in the package, so that an installed
 
 
 def generated(alerting: Alerting, docs_url: str = DOCS_URL) -> Mapping[Path, str]:
-    """Each file's path from the root, and its text, whose links lead to `docs_url`."""
+    """Returns each generated file's text by its path from the root. Links in it lead to `docs_url`."""
     files = {PACKAGED / "dashboards" / f"{board.key}.json": written(board) for board in boards(alerting)}
     files[PACKAGED / "alerting" / "rules.yaml"] = grafana_rules(alerting)
     files[Path("dashboards/prometheus/draftd.rules.yaml")] = prometheus_rules(alerting)
@@ -30,7 +30,7 @@ def generated(alerting: Alerting, docs_url: str = DOCS_URL) -> Mapping[Path, str
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Writes all files; with `--check` only compares, and returns 1 where one differs."""
+    """Writes all files. With `--check` it only compares them, and returns 1 if one differs."""
     parser = argparse.ArgumentParser(prog="python -m dashboards.generate", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
     parser.add_argument("--docs-url", metavar="URL", default=DOCS_URL, help=f"where the documents are; {DOCS_URL}")

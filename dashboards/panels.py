@@ -1,4 +1,4 @@
-"""How the dashboards look: one builder for each kind of panel, so that the same thing looks the same everywhere."""
+"""One builder for each kind of panel, so that the same kind looks the same in all dashboards."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _LEAST = {
     "suffix: /s": 1,
     "bytes": 2.0**20,
     "Bps": 2.0**10,
-}  # else nought all along has an axis of hundredths
-Steps = Sequence[tuple[float | None, str]]  # from this value on, this colour; the first has no value
+}  # minimum upper end of an axis: else a line of zeros would have an axis of hundredths
+Steps = Sequence[tuple[float | None, str]]  # (value from which the colour applies, colour); the first has no value
 NEUTRAL: Steps = ((None, PLAIN),)
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a panel is called, what it says and in which unit, and how wide and high it is on the grid."""
+    """A panel's title, description and unit, its size on the grid, and the range of its values."""
 
     title: str
     description: str
@@ -59,13 +59,13 @@ class Text:
 def tile(
     title: str, description: str, unit: str, *, width: int = 4, no_value: str = "", decimals: int | None = None
 ) -> Text:
-    """A small one, six to a line."""
+    """Returns the text of a small panel, six of which fill a line of the grid."""
     return Text(title, description, unit, width=width, height=4, no_value=no_value, decimals=decimals)
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What stands for a value, and its colour."""
+    """A word that is shown instead of a value, and its colour."""
 
     text: str
     color: str
@@ -75,12 +75,12 @@ Words = Mapping[int, Word]
 
 
 def panel_id(title: str) -> int:
-    """The same for as long as the panel's title stays, wherever the panel moves."""
+    """Returns an id that depends on the title only, so that a panel keeps it wherever it moves."""
     return zlib.crc32(title.encode()) % 1_000_000 + 1
 
 
 def single(text: Text, *queries: Query, steps: Steps = NEUTRAL, words: Words | None = None) -> stat.Panel:
-    """One figure or a few, to be read at a glance: the colour says whether it is well."""
+    """Shows one value or a few, to be read at a glance; the colour says whether it is good."""
     panel = (
         _common(stat.Panel(), text, queries, steps, words)
         .color_mode(
@@ -104,8 +104,8 @@ def lines(
     dashed: Sequence[str] = (),
     log: bool = False,
 ) -> timeseries.Panel:
-    """Lines over time. `steps` draws its values as dashed thresholds, the ranges shaded; `colors` and `dashed` go by
-    legend (a regular expression). Gaps are not bridged: a pause in the traffic is to be seen."""
+    """Plots lines over time. `steps` draws thresholds as dashed lines with shaded ranges. `colors` and `dashed` select
+    lines by a regular expression over the legend. Gaps are not bridged, so that a pause in the traffic is visible."""
     panel = _common(timeseries.Panel(), text, queries, steps or ((None, GOOD),), None)
     panel = (
         panel.color_scheme(build.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC))
@@ -131,7 +131,7 @@ def lines(
         )
     values = [value for value, _ in steps if value is not None]
     if values and text.low is None:
-        panel = panel.axis_soft_min(min(values))  # a threshold is to be seen even where all is well
+        panel = panel.axis_soft_min(min(values))  # shows the threshold even where all values are good
     if text.low == 0 and text.high is None:
         panel = panel.axis_soft_max(max([*values, _LEAST.get(text.unit, 0)]))
     if log:
@@ -148,12 +148,12 @@ def lines(
 
 
 def _alone(queries: Sequence[Query]) -> bool:
-    """Whether there is but one line: only then does what is below it say something."""
+    """Returns True if there is only one line: only then does the area below it have a meaning."""
     return len(queries) == 1 and "{{" not in queries[0].legend
 
 
 def bars(text: Text, *queries: Query, steps: Steps = NEUTRAL) -> bargauge.Panel:
-    """One bar for each series, over all the time shown."""
+    """Shows a bar for each series, over all the time shown."""
     return (
         _common(bargauge.Panel(), text, queries, steps, None)
         .display_mode(shape.BarGaugeDisplayMode.BASIC)
@@ -164,7 +164,7 @@ def bars(text: Text, *queries: Query, steps: Steps = NEUTRAL) -> bargauge.Panel:
 
 
 def states(text: Text, *bands: tuple[Query, Words]) -> statetimeline.Panel:
-    """What held when: a band for each series, coloured by state."""
+    """Shows states over time: a band for each series, coloured by state."""
     panel = (
         _common(statetimeline.Panel(), text, [query for query, _ in bands], NEUTRAL, None)
         .show_value(shape.VisibilityMode.AUTO)
@@ -181,7 +181,7 @@ def states(text: Text, *bands: tuple[Query, Words]) -> statetimeline.Panel:
 
 
 def spread(text: Text, query: Query) -> heatmap.Panel:
-    """Where a histogram's observations fell, over time."""
+    """Shows a histogram's observations over time, as a heat map."""
     color = heatmap.HeatmapColorOptions().mode(heat.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64)
     return (
         _common(heatmap.Panel(), text, (query,), NEUTRAL, None)
@@ -233,12 +233,12 @@ def _mapping(words: Words) -> model.ValueMap:
 
 
 def _ref(number: int) -> str:
-    """What a panel calls its queries."""
+    """Returns the name of a panel's query: A, B, …"""
     return chr(ord("A") + number)
 
 
 def _target(query: Query, ref: str) -> prometheus.Dataquery:
-    """As the query editor would leave it in its code mode."""
+    """Returns the query as Grafana's editor would save it in code mode."""
     kind = prom.PromQueryFormat.HEATMAP if query.heatmap else prom.PromQueryFormat.TIME_SERIES
     target = (
         prometheus.Dataquery()

@@ -1,6 +1,6 @@
-"""The ratios that panels and alerts share, each defined once, as PromQL.
+"""Ratios that panels and alerts share, each defined once, as PromQL.
 
-`selector` is what goes between the braces (may be empty), `window` a range (`5m`, `$__rate_interval`), `by` the labels
+`selector` is the text between the braces (may be empty), `window` a range (`5m`, `$__rate_interval`), `by` the labels
 to keep, `offset` how far back to look. Each denominator is guarded: without drafts there is no value, instead of NaN.
 """
 
@@ -17,23 +17,24 @@ INSTANCE = "instance"  # Prometheus's name of service.instance.id
 
 
 def label(attribute: Attribute) -> str:
-    """An attribute's name as a label in Prometheus."""
+    """Returns an attribute's name as a label in Prometheus."""
     return attribute.name.replace(".", "_")
 
 
-# What acceptance is told apart by: the daemon, the pair, the kind of text.
+# Labels that separate acceptance: the daemon, the pair, the prompt category.
 BY_WORKLOAD: tuple[str, ...] = (INSTANCE, label(a.MODEL), label(a.DRAFT_MODEL), label(a.WORKLOAD))
 
 
 def matching(*matchers: str) -> str:
-    """Label matchers joined to a selector; empty ones are left out."""
+    """Joins label matchers to a selector, without empty ones."""
     return ", ".join(matcher for matcher in matchers if matcher)
 
 
 def summed(
     metric: Metric, selector: str, window: str, by: Sequence[str] = (), *, offset: str = "", function: str = "rate"
 ) -> str:
-    """The rate (or the increase) of a counter, summed over all labels but `by`."""
+    """Returns the rate of a counter (or another `function`, such as the increase), summed over all labels except
+    `by`."""
     braces = f"{{{selector}}}" if selector else ""
     back = f" offset {offset}" if offset else ""
     grouping = f" by ({', '.join(by)})" if by else ""
@@ -41,14 +42,14 @@ def summed(
 
 
 def acceptance(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
-    """Accepted over drafted tokens, as people expect it. It falls as blocks grow, at constant quality."""
+    """Returns accepted divided by drafted tokens, the usual definition. It falls as blocks grow at constant quality."""
     accepted = summed(catalog.ACCEPTED_TOKENS, selector, window, by, offset=offset)
     drafted = summed(catalog.DRAFT_TOKENS, selector, window, by, offset=offset)
     return f"{accepted} / ({drafted} > 0)"
 
 
 def acceptance_at(position: int, selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
-    """Acceptance at one place in the draft. At place 0 it does not depend on the block's length."""
+    """Returns acceptance at one position in the draft. At position 0 it does not depend on the block's length."""
     there = matching(selector, f'{label(a.POSITION)}="{position}"')
     accepted = summed(catalog.ACCEPTED_PER_POS, there, window, by, offset=offset)
     drafted = summed(catalog.DRAFTED_PER_POS, there, window, by, offset=offset)
@@ -56,9 +57,10 @@ def acceptance_at(position: int, selector: str, window: str, by: Sequence[str] =
 
 
 def acceptance_per_token(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
-    """Acceptance of a drafted token that is reached: accepted / (accepted + rollbacks), whatever the block's length.
+    """Returns acceptance of a drafted token that the target reaches: accepted / (accepted + rollbacks), at any block
+    length.
 
-    The maximum-likelihood estimate of the alpha of Leviathan et al. 2023 (arXiv 2211.17192).
+    It is the maximum-likelihood estimate of the alpha of Leviathan et al. 2023 (arXiv 2211.17192).
     """
     accepted = summed(catalog.ACCEPTED_TOKENS, selector, window, by, offset=offset)
     rollbacks = summed(catalog.ROLLBACKS, selector, window, by, offset=offset)
@@ -66,15 +68,16 @@ def acceptance_per_token(selector: str, window: str, by: Sequence[str] = (), *, 
 
 
 def mean_accepted_length(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
-    """Tokens that a drafted step gives, those cut at a text's end among them: 1 + accepted / drafts, the bonus token
-    counted."""
+    """Returns the tokens that a drafted step gives: 1 + accepted / drafts. It counts the bonus token, and tokens cut at
+    the end of a text."""
     accepted = summed(catalog.ACCEPTED_TOKENS, selector, window, by, offset=offset)
     drafts = summed(catalog.DRAFTS, selector, window, by, offset=offset)
     return f"1 + {accepted} / ({drafts} > 0)"
 
 
 def draft_cost(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
-    """Cost of a drafted step in autoregressive ones of the same batch, measured. No value where it is not known."""
+    """Returns the measured cost of a drafted step in autoregressive steps of the same batch. No value if it is
+    unknown."""
     drafts = summed(catalog.DRAFTS, selector, window, by, offset=offset)
     unpriced = summed(catalog.UNPRICED_DRAFTS, selector, window, by, offset=offset)
     needed = summed(catalog.BREAK_EVEN_TOKENS, selector, window, by, offset=offset)
@@ -82,8 +85,8 @@ def draft_cost(selector: str, window: str, by: Sequence[str] = (), *, offset: st
 
 
 def break_even_acceptance(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
-    """The accepted/drafted at which the same steps would have been just as fast as autoregressive ones: what is cut at
-    a text's end has to be accepted in addition."""
+    """Returns accepted divided by drafted tokens at which the same steps would be as fast as autoregressive ones.
+    Tokens cut at the end of a text must be accepted in addition."""
     drafts = summed(catalog.DRAFTS, selector, window, by, offset=offset)
     cost = draft_cost(selector, window, by, offset=offset)
     cut = summed(catalog.CUT_TOKENS, selector, window, by, offset=offset)
@@ -92,8 +95,8 @@ def break_even_acceptance(selector: str, window: str, by: Sequence[str] = (), *,
 
 
 def speedup(selector: str, window: str, by: Sequence[str] = (), *, offset: str = "") -> str:
-    """Measured speed of the drafted steps against autoregressive steps of the same batch; above 1 they pay. What is cut
-    at a text's end is no gain."""
+    """Returns the measured speed of drafted steps divided by that of autoregressive steps of the same batch; above 1
+    they pay. Tokens cut at the end of a text do not count."""
     drafts = summed(catalog.DRAFTS, selector, window, by, offset=offset)
     accepted = summed(catalog.ACCEPTED_TOKENS, selector, window, by, offset=offset)
     cut = summed(catalog.CUT_TOKENS, selector, window, by, offset=offset)
@@ -102,14 +105,14 @@ def speedup(selector: str, window: str, by: Sequence[str] = (), *, offset: str =
 
 
 def forwards_per_token(forwards: Metric, selector: str, window: str, by: Sequence[str] = ()) -> str:
-    """Forward passes (of the draft or of the target) for each token emitted."""
+    """Returns forward passes (of the draft or of the target) per emitted token."""
     output = matching(selector, f'{label(a.TOKEN_TYPE)}="output"')
     return f"{summed(forwards, selector, window, by)} / ({summed(catalog.TOKENS, output, window, by)} > 0)"
 
 
 def latency(quantile: float, histogram: Metric, selector: str, window: str, by: Sequence[str] = (),
             *, offset: str = "") -> str:  # fmt: skip
-    """A quantile of a histogram in seconds. Without observations there is no value, instead of NaN."""
+    """Returns a quantile of a histogram, in seconds. Without observations there is no value, instead of NaN."""
     braces = f"{{{selector}}}" if selector else ""
     back = f" offset {offset}" if offset else ""
     name = histogram.prometheus

@@ -1,4 +1,4 @@
-"""What an alert rule is, before it is written for Prometheus or for Grafana."""
+"""Alert rules before they are written for Prometheus or for Grafana."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from draftd.strategies import RemoteLevel
 
 
 class Severity(enum.StrEnum):
-    """INFO is for the morning, WARNING for today, CRITICAL for now."""
+    """How soon a person must act: INFO the next morning, WARNING the same day, CRITICAL at once."""
 
     INFO = "info"
     WARNING = "warning"
@@ -20,7 +20,7 @@ class Severity(enum.StrEnum):
 
 
 class Figure(enum.StrEnum):
-    """How a value is written in a description, as the filter that both template languages know."""
+    """The filter that formats a value in a description, in a form that both template languages know."""
 
     PERCENT = "humanizePercentage"
     NUMBER = 'printf "%.2f"'
@@ -30,7 +30,7 @@ class Figure(enum.StrEnum):
 
 
 class OnError(enum.StrEnum):
-    """What an alert does while the data source cannot be asked, in Grafana's words."""
+    """The state of an alert while the data source cannot be queried, in Grafana's words."""
 
     KEEP = "KeepLast"  # a broken query is no reason to change a daemon's level, in either direction
     FIRE = "Alerting"
@@ -40,8 +40,8 @@ class OnError(enum.StrEnum):
 class AlertRule:
     """Fires for each series of `value` that stays above (or below) `threshold` for `hold`.
 
-    `value` has no series where there is nothing to judge: no traffic, too few samples, no such sensor. No series never
-    fires and, after `keep_firing`, resolves. `{figure}` in `description` is where the value goes.
+    `value` has no series if there is nothing to judge: no traffic, too few samples, no such sensor. Without a series
+    the alert does not fire, and resolves after `keep_firing`. The value replaces `{figure}` in `description`.
     """
 
     name: str
@@ -54,29 +54,29 @@ class AlertRule:
     summary: str
     description: str
     dashboard: str
-    level: FallbackLevel | RemoteLevel | None = None  # what it asks for, of the ladder or of the remote
+    level: FallbackLevel | RemoteLevel | None = None  # level that it asks for, of the ladder or of the remote
     keep_firing: str = ""
     on_error: OnError = OnError.KEEP
 
     @property
     def expr(self) -> str:
-        """The condition as PromQL."""
+        """The alert's condition as PromQL."""
         return f"({self.value})\n{self.fires} {self.threshold:.15g}"
 
     @property
     def uid(self) -> str:
-        """`draftd-` and the rest of the name in kebab case."""
+        """The name in kebab case, which begins with `draftd-`."""
         return re.sub(r"(?<!^)(?=[A-Z])", "-", self.name).lower()
 
     @property
     def labels(self) -> dict[str, str]:
-        """What the alert carries besides the labels of its series."""
+        """Labels that the alert adds to those of its series."""
         # The daemon's LEVEL_LABEL (draftd/fallback/alerts/payload.py), which is not imported here.
         level = {} if self.level is None else {"fallback_level": self.level.label}
         return {"severity": self.severity.value} | level
 
     def annotations(self, value: str) -> dict[str, str]:
-        """Texts; `value` is how the template language at hand names the value."""
+        """Returns the alert's texts. `value` is the name of the value in the template language."""
         figure = f"{{{{ {value} | {self.figure} }}}}"
         return {
             "summary": self.summary,
@@ -88,7 +88,7 @@ class AlertRule:
 
 @dataclass(frozen=True, slots=True)
 class RecordingRule:
-    """A series that Prometheus computes once for all who read it."""
+    """A series that Prometheus computes once for all its readers."""
 
     name: str
     expr: str

@@ -1,8 +1,9 @@
-"""The alerts as Grafana provisions them from a file (apiVersion 1): the same expressions, as Grafana-managed rules.
+"""Writes the alerts as Grafana provisions them from a file (apiVersion 1): the same expressions, as Grafana-managed
+rules.
 
-Each rule is three nodes: A asks Prometheus for the value, B makes one number of it, C compares. No series (too few
-samples, no such sensor, autoregressive traffic) is NoData and counts as normal. Text is templated with `.Labels`
-instead of `$labels`: Grafana takes a `$` in a provisioning file for an environment variable.
+Each rule has three nodes: A queries Prometheus, B reduces the result to one number, C compares it. No series (too few
+samples, no such sensor, autoregressive traffic) is NoData and counts as normal. Texts use `.Labels` instead of
+`$labels`, because Grafana takes a `$` in a provisioning file for an environment variable.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ DATASOURCE = "draftd-prometheus"
 
 _EXPRESSION = {"type": "__expr__", "uid": "__expr__"}
 _COMPARISONS = {"<": "lt", ">": "gt"}
-_SCHEDULER_SECONDS = 10  # Grafana evaluates at multiples of it
+_SCHEDULER_SECONDS = 10  # Grafana evaluates rules at multiples of this
 _HEADER = """\
 # Role: draftd's alerts for Grafana. docs/runbooks.md says what each means and what to do.
 # Written by `python -m dashboards.generate` from dashboards/alerts.py; the thresholds are in dashboards/settings.py.
@@ -29,7 +30,7 @@ _HEADER = """\
 
 
 def grafana_rules(settings: Alerting) -> str:
-    """The file's text."""
+    """Returns the file's text."""
     seconds = _SCHEDULER_SECONDS * math.ceil(settings.window_seconds / 10 / _SCHEDULER_SECONDS)
     group = {
         "orgId": 1,
@@ -65,7 +66,7 @@ def _rule(rule: AlertRule) -> dict[str, Any]:
 def _node(ref: str, datasource: str, model: dict[str, Any]) -> dict[str, Any]:
     return {
         "refId": ref,
-        "relativeTimeRange": {"from": 600, "to": 0},  # of no effect: the query is instant and names its own ranges
+        "relativeTimeRange": {"from": 600, "to": 0},  # has no effect: the query is instant and has its own ranges
         "datasourceUid": datasource,
         "model": {"refId": ref, "intervalMs": 1000, "maxDataPoints": 43200, **model},
     }

@@ -1,4 +1,4 @@
-"""The alerts as a rules file for Prometheus 2.42 or later."""
+"""Writes the alerts as a rules file for Prometheus 2.42 or later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADER = """\
 
 
 def prometheus_rules(settings: Alerting) -> str:
-    """The file's text. The baselines come first: the alerts of the same evaluation read them."""
+    """Returns the file's text. The baselines come first, because the alerts of the same evaluation read them."""
     recorded = [{"record": rule.name, "expr": rule.expr} for rule in recording_rules(settings)]
     alerts = [_alert(rule) for rule in alert_rules(settings, recorded=True)]
     group = {"name": "draftd", "interval": settings.interval, "rules": [*recorded, *alerts]}

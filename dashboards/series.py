@@ -1,7 +1,7 @@
-"""How much a counter grew, and which gauges are of a daemon that still exports: PromQL that panels and alerts share.
+"""PromQL that panels and alerts share: how much a counter grew, and the gauges of daemons that still export.
 
-A daemon's uptime is in each of its exports and grows from one to the next. So it says whether the daemon was heard at a
-time, whether it is heard now, and since when it runs.
+A daemon's uptime is in each of its exports and grows from one to the next. It shows whether the daemon exported at a
+time, whether it exports now, and since when it runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _VARIABLES = {"$__rate_interval": "$__rate_interval_ms * 0.001", "$__range": "$_
 
 
 def grown(series: str, window: str, uptime: str = UPTIME) -> str:
-    """How much a counter grew within the window, its first value included, which increase() does not see.
+    """Returns how much a counter grew within the window, its first value included, which increase() leaves out.
 
-    All of a counter is new where its daemon began within the window, or was heard as the window began without this
-    counter. After a gap neither holds, so that nothing old counts as new. What happened during a gap counts in windows
-    that began before the gap, and in no others. `uptime`: of the program that the counter is of.
+    All of a counter is new if its program began within the window, or exported as the window began without this
+    counter. After a gap neither holds, so that nothing old counts as new. Growth during a gap counts only in windows
+    that began before it. `uptime` is that of the program which exports the counter.
     """
     increase = f"increase({series}[{window}])"
-    # As it was a window ago: a process of that name that is gone counted it, and the collector goes on offering it.
+    # Unchanged for a window: a process that is gone counted it, and the collector keeps its last value.
     old = f"{series} == {series} offset {window}"
     began = f"{series} unless {increase} >= {series} unless {old} and on ({INSTANCE}) {uptime} < {seconds(window)}"
     first = f"{series} unless {series} offset {window} and on ({INSTANCE}) {uptime} offset {window}"
@@ -33,25 +33,25 @@ def grown(series: str, window: str, uptime: str = UPTIME) -> str:
 
 
 def grown_through_gaps(series: str, window: str, memory: str, uptime: str = UPTIME) -> str:
-    """As `grown`, but what happened during a gap counts when the counter is back: what it has more than when it was
-    last seen, within `memory`. For what people must know late as well; it is no reason for a level."""
+    """Returns what `grown` does, but also counts growth during a gap when the counter is back: its excess over the last
+    value within `memory`. It suits alerts for people, who must also learn late; it is no reason for a level."""
     missed = f"{series} - last_over_time({series}[{memory}] offset {window}) > 0"
     return f"({missed} or {grown(series, window, uptime)})"
 
 
 def exporting(fresh: str) -> str:
-    """The daemons that exported within `fresh`, by their uptime. The collector goes on offering the last values of a
-    daemon that is gone: its uptime no longer grows."""
+    """Selects the daemons that exported within `fresh`, by their uptime. The collector keeps the last values of a
+    daemon that is gone, but its uptime no longer grows."""
     return f"({UPTIME} unless {UPTIME} == {UPTIME} offset {fresh})"
 
 
 def live(gauge: str, fresh: str) -> str:
-    """A gauge of daemons that exported within `fresh`."""
+    """Returns a gauge of the daemons that exported within `fresh`."""
     return f"({gauge} and on ({INSTANCE}) {exporting(fresh)})"
 
 
 def seconds(window: str) -> str:
-    """A window's length in seconds: a number, or what Grafana makes one of."""
+    """Returns a window's length in seconds: a number, or the expression that Grafana replaces by one."""
     if window in _VARIABLES:
         return _VARIABLES[window]
     parts = re.findall(r"(\d+)(ms|[dhms])", window)

@@ -1,4 +1,4 @@
-"""Every threshold and window of the alerts. Panels draw their threshold lines from the same object."""
+"""All thresholds and windows of the alerts. Panels draw their threshold lines from the same object."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Alerting:
 
     @property
     def hold(self) -> str:
-        """How long a ratio must stay bad: the second of two consecutive windows."""
+        """Duration for which a ratio must stay bad: the second of two consecutive windows."""
         return self.window
 
     @property
@@ -88,7 +88,7 @@ class Alerting:
 
     @property
     def keep_firing(self) -> str:
-        """How long an alert goes on firing after its last evidence: a pause in the traffic is no recovery."""
+        """Duration for which an alert keeps firing after its last evidence: a pause in the traffic is no recovery."""
         return self.window
 
     @property
@@ -113,7 +113,7 @@ class Alerting:
 
     @property
     def interval(self) -> str:
-        """How often the rules are evaluated: ten times a window."""
+        """Duration between two evaluations of the rules: a tenth of a window."""
         return duration(self.window_seconds / 10)
 
 

@@ -1,4 +1,4 @@
-"""YAML as people read it: keys in the order given, texts of several lines as blocks."""
+"""Writes YAML for people: keys in the given order, texts of several lines as blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import yaml
 
 
 class _Dumper(yaml.SafeDumper):
-    """A dumper of its own, so that the library's is left as it is."""
+    """A separate dumper, so that the library's own is not changed."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -25,5 +25,5 @@ _Dumper.add_representer(str, _text)
 
 
 def written(header: str, document: dict[str, Any]) -> str:
-    """The document under its header."""
+    """Returns the document as YAML under its header."""
     return header + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)

@@ -10,7 +10,7 @@ from dashboards.settings import Alerting
 
 
 def boards(alerting: Alerting) -> Sequence[Board]:
-    """In the order in which a person would look at them."""
+    """Returns all dashboards, in the order in which a person would look at them."""
     made = (
         overview.board,
         speculation.board,

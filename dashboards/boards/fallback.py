@@ -1,4 +1,5 @@
-"""Fallback: the level in force and its cause, signals that ask for less, probes, canaries, alerts, saved state."""
+"""Dashboard of the fallback: the current level and its cause, signals that ask for a lower one, probes, canaries,
+alerts, saved state."""
 
 from __future__ import annotations
 

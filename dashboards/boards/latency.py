@@ -1,4 +1,4 @@
-"""Latency and load: what a request waits for, and how much there is to do."""
+"""Dashboard of latency and load: the parts of a request's time, and the number of requests."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ SHARE, SECONDS, BYTES, COUNT = "percentunit", "s", "bytes", "short"
 BYTES_PER_SECOND, CELSIUS, RPM, WATTS = "Bps", "celsius", "rotrpm", "watt"
 PER_MINUTE, TIMES, TOKENS_PER_SECOND = "suffix: /min", "suffix:×", "suffix: tok/s"
 PER_SECOND, LEVEL = "suffix: /s", "none"
-OCCURRENCES = "suffix:×"  # how often: beside "short_block 3" a bare figure would read as a level's
+OCCURRENCES = "suffix:×"  # how often: a bare number beside "short_block 3" would look like a level
 
 LEVELS: Words = {
     FallbackLevel.FULL: Word("full", GOOD),
@@ -33,8 +33,8 @@ THERMAL: Words = {
 ARRIVING: Words = {0: Word("nothing arrives", BAD), 1: Word("arriving", GOOD)}
 UP: Words = {0: Word("down", BAD), 1: Word("up", GOOD)}
 
-# Where acceptance and break-even share an axis: on a busy machine break-even may come to hundreds, beside which no
-# acceptance could be read.
+# Upper end of an axis that shows acceptance and break-even: on a busy machine break-even may reach hundreds, beside
+# which acceptance could not be read.
 MOST_BREAK_EVEN = 1.5
 
 NONE_IS_WELL: Steps = ((None, GOOD), (1, BAD))

@@ -1,4 +1,5 @@
-"""Machine: unified memory by kind, pressure, swap, heat, power. What a sensor does not tell is empty, never nought."""
+"""Dashboard of the machine: unified memory by kind, pressure, swap, heat, power. Unknown readings are empty, never
+zero."""
 
 from __future__ import annotations
 

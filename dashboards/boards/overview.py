@@ -1,4 +1,4 @@
-"""Overview: is it serving, does speculation pay, is the machine well. To be read in five seconds."""
+"""Overview dashboard, to be read in five seconds: does draftd serve, does speculation pay, is the machine healthy?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dashboards.queries import machine, serving, speculation
 from dashboards.queries import traces as tempo
 from dashboards.settings import Alerting
 
-_FEW = 0.05  # a share of requests that is no longer bad luck
+_FEW = 0.05  # share of the requests above which errors are no longer chance
 
 
 def board(alerting: Alerting) -> Board:

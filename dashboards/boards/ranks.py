@@ -1,4 +1,4 @@
-"""Ranks: the processes that one target runs on, on this machine or on several."""
+"""Dashboard of the ranks: the processes, on one machine or several, that one target runs on."""
 
 from __future__ import annotations
 

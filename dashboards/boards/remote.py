@@ -1,4 +1,4 @@
-"""Remote: this daemon as an edge of another, and as a verifier of others."""
+"""Dashboard of two daemons: this one as an edge of a remote, and as a verifier for others."""
 
 from __future__ import annotations
 

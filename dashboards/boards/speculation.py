@@ -1,4 +1,4 @@
-"""Speculation: acceptance, cost, depth, and drift from the baseline."""
+"""Dashboard of speculation: acceptance, cost, depth, and drift from the baseline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dashboards.queries import traces as tempo
 from dashboards.settings import Alerting
 
 _BLUES = ("super-light-blue", "light-blue", "blue", "semi-dark-blue", "light-purple", "purple", "semi-dark-purple")
-# Deeper is darker, and no depth is bad.
+# Greater depths are darker. No depth is bad, so none is red.
 _DEPTHS = {f"^{depth}$": color for depth, color in zip(range(1, ask.DEEPEST + 1), _BLUES, strict=True)} | {
     "more$": "dark-purple"
 }

@@ -1,4 +1,4 @@
-"""Telemetry health: which data was lost, where, and whether the other dashboards can be trusted."""
+"""Dashboard of telemetry's health: data lost and where, and whether the other dashboards can be trusted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dashboards.panels import BAD, GOOD, PLAIN, WARN, Panel, Text, bars, lines, 
 from dashboards.queries import pipeline as ask
 from dashboards.settings import Alerting
 
-_FILLING = 0.5  # of a queue
+_FILLING = 0.5  # share of a queue's capacity from which the panel warns
 
 
 def board(alerting: Alerting) -> Board:

@@ -1,1 +1,2 @@
-"""The dashboards' PromQL, apart from the panels that show it. What alerts share comes from `dashboards.ratios`."""
+"""PromQL of the dashboards, apart from the panels that show it. The queries shared with alerts are in
+`dashboards.ratios`."""

@@ -1,4 +1,4 @@
-"""The marks that every panel shows, and the queries of the variables."""
+"""Queries of the annotations that every panel shows, and of the dashboards' variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from draftd.telemetry import attributes as a
 from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 
-TO = "to"  # this label holds what a gauge changed to, in words
+TO = "to"  # a label with the value that a gauge changed to, as a word
 LEVELS = {level.value: level.label for level in FallbackLevel}
 FLAG = {0: "off", 1: "on"}
 

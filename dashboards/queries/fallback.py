@@ -1,4 +1,4 @@
-"""The fallback: the level in force, signals and transitions, probes and canaries, notifications and annotations."""
+"""Queries of the fallback: current level, signals, transitions, probes, canaries, notifications and annotations."""
 
 from __future__ import annotations
 

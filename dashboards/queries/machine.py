@@ -1,4 +1,4 @@
-"""The machine under the daemon: unified memory, pressure, swap, heat, power."""
+"""Queries of the daemon's machine: unified memory, pressure, swap, heat, power."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ THERMAL_NOW = Query(grouped(gauge(catalog.THERMAL_LEVEL, MACHINE), function="max
 
 
 def each(metric: Metric, what: str) -> Query:
-    """A line for each machine; `what` may be empty."""
+    """Returns a line for each machine. `what` begins its legend and may be empty."""
     return Query(gauge(metric, MACHINE), f"{what} · {shown(INSTANCE)}" if what else shown(INSTANCE))
 
 
 def parts(metric: Metric, by: Sequence[str]) -> Query:
-    """A line for each part of each machine, of a metric that is not draftd's own."""
+    """Returns a line for each part of each machine, for a metric that other programs export too."""
     legend = " · ".join(shown(one) for one in (*by, INSTANCE))
     return Query(grouped(gauge(metric, MACHINE), (*by, INSTANCE)), legend)
 
@@ -57,7 +57,7 @@ PROCESS = Query(gauge(catalog.PROCESS_MEMORY, MACHINE), f"the daemon · {shown(I
 
 CRITICAL = Query(
     summed(catalog.MEMORY_CRITICAL, MACHINE, RATE, (INSTANCE,)), f"critical · {shown(INSTANCE)}"
-)  # seconds a second: a share of the time
+)  # seconds per second: a share of the time
 SWAP = parts(catalog.SYSTEM_PAGING_USAGE, (PAGING,))
 SWAP_INS = Query(summed(catalog.MEMORY_SWAP_INS, MACHINE, RATE, (INSTANCE,)), f"read back · {shown(INSTANCE)}")
 PAGE_INS = Query(
@@ -69,7 +69,7 @@ PAGE_INS = Query(
 )
 THROTTLES = Query(
     counted(catalog.THERMAL_THROTTLES, MACHINE, RATE, (INSTANCE,)), shown(INSTANCE)
-)  # a count in a sliding window: one throttling is one hump
+)  # a count in a sliding window: one throttling shows as one hump
 THROTTLES_NOW = Query(counted(catalog.THERMAL_THROTTLES, MACHINE, RANGE), "throttles", instant=True)
 TEMPERATURE = parts(catalog.HW_TEMPERATURE, (SENSOR,))
 FANS = parts(catalog.HW_FAN_SPEED, (SENSOR,))

@@ -1,4 +1,4 @@
-"""Telemetry's path from the daemon through the collector into the stores, and the losses on it."""
+"""Queries of telemetry's path from the daemon through the collector into the stores, and of the losses on it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TARGETS = 'job=~"draftd.*|otel.*"'  # as otel-collector/prometheus.yaml names t
 _INFERENCE = 'span_name=~"(chat|text_completion|generate_content) .*"'
 _WORDS = {"spans": "spans", "metric_points": "metric points", "log_records": "log events"}
 
-# Up, and without gaps.
+# Is each part up, and does its data arrive without gaps?
 TARGETS_NOW = Query(or_nought(grouped(series(external.UP, _TARGETS), function="min")), "lowest", instant=True)
 TARGETS = Query(series(external.UP, _TARGETS), f"{shown('job')} · {shown('instance')}")
 SCRAPE_SECONDS = Query(series(external.SCRAPE_DURATION, _TARGETS), f"{shown('job')} · {shown('instance')}")
@@ -127,7 +127,7 @@ TRACES_KEPT = Query(
 )
 TRACE_DECISIONS = Query(f"sum by (decision) (rate({external.TRACES_DECIDED.name}[{RATE}])) * 60", shown("decision"))
 TRACES_LOST = Query(f"sum(rate({external.TRACES_TOO_EARLY.name}[{RATE}])) * 60", "dropped before their decision")
-# What draftd counts by itself and what the collector made of its spans must be the same, whatever the sampling keeps.
+# The daemon's own count and the collector's count of its spans must be the same, whatever the sampling keeps.
 TOLD_TWICE = (
     Query(f"sum(rate({series(catalog.REQUESTS, ENGINE)}[{RATE}])) * 60", "counted by the daemon"),
     Query(

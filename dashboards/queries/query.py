@@ -1,4 +1,4 @@
-"""Queries, their selectors, and helpers that write counts and shares."""
+"""Panels' queries, their selectors, and helpers for counts and shares."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 
 RATE = "$__rate_interval"
-RANGE = "$__range"  # all that the dashboard shows
-FRESH = "150s"  # two exports at OpenTelemetry's default period of a minute, and some delay
+RANGE = "$__range"  # the whole time that the dashboard shows
+FRESH = "150s"  # two exports at OpenTelemetry's default period of a minute, plus some delay
 EXPORTING = exporting(FRESH)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One target of a panel. `legend` names labels in double braces; the series must have them.
+    """One query of a panel. `legend` names labels in double braces, which the series must have.
 
-    `instant` asks for the value now instead of a line. `exemplar` asks for the traces behind a histogram as well.
+    `instant` asks for the value now instead of a line. `exemplar` also asks for the traces behind a histogram.
     """
 
     expression: str
@@ -41,14 +41,14 @@ MODEL, DRAFT, WORKLOAD, MODE = label(a.MODEL), label(a.DRAFT_MODEL), label(a.WOR
 
 # Selectors, by the labels of the metrics.
 MACHINE = _chosen(INSTANCE, "instance")
-# While a daemon loads its model it does not know the name. The collector goes on offering that for some minutes.
+# A daemon does not know its model's name while it loads. The collector keeps such series for some minutes.
 LOADED = f'{MODEL}!="unknown"'
 ENGINE = matching(LOADED, _chosen(MODEL, "model"), MACHINE)
 REQUESTS = matching(_chosen(MODEL, "model"), _chosen(DRAFT, "draft"), _chosen(WORKLOAD, "workload"), MACHINE)
 
 
 def shown(one: str) -> str:
-    """A label in a legend."""
+    """Returns a label's placeholder for a legend."""
     return "{{" + one + "}}"
 
 
@@ -57,8 +57,8 @@ def series(metric: Metric | External, selector: str = "") -> str:
 
 
 def gauge(metric: Metric, selector: str = "") -> str:
-    """A gauge of the daemons that export now. It leaves out other programs that have one of the same name, as
-    `system.memory.usage`, and daemons that are gone."""
+    """Returns a gauge of the daemons that export now. It leaves out daemons that are gone, and other programs' gauges
+    of the same name, such as `system.memory.usage`."""
     return live(series(metric, selector), FRESH)
 
 
@@ -67,30 +67,31 @@ def grouped(expression: str, by: Sequence[str] = (), function: str = "sum") -> s
 
 
 def counted(metric: Metric | External, selector: str, window: str, by: Sequence[str] = ()) -> str:
-    """How much a counter grew, its first value included: with little traffic it is the only one."""
+    """Returns how much a counter grew in the window, its first value included: with little traffic that is the only
+    one."""
     uptime = external.COLLECTOR_UPTIME.name if isinstance(metric, External) else UPTIME
     return grouped(grown(series(metric, selector), window, uptime), by)
 
 
 def per_minute(metric: Metric | External, selector: str, by: Sequence[str] = ()) -> str:
-    """Returns that growth as a rate, so single events are not lost."""
+    """Returns a counter's growth per minute, with its first value included so that single events are not lost."""
     return f"{counted(metric, selector, RATE, by)} * 60000 / $__rate_interval_ms"
 
 
 def over(numerator: str, denominator: str) -> str:
-    """A ratio without NaN: no value if the denominator is zero."""
+    """Returns a ratio that has no value, instead of NaN, if the denominator is zero."""
     return f"{numerator} / ({denominator} > 0)"
 
 
 def or_nought(expression: str) -> str:
-    """Zero if there is no series."""
+    """Returns the expression, or zero if it has no series."""
     return f"({expression} or vector(0))"
 
 
-_DAEMON = series(catalog.UPTIME, MACHINE)  # which every daemon exports
+_DAEMON = series(catalog.UPTIME, MACHINE)  # a series that every daemon exports
 
 
 def none_yet(expression: str, window: str, known: str = _DAEMON) -> str:
-    """Nought where there is no series, but one of `known` in the window: what never happened has none. No value where
-    nothing is known: that nothing failed would be a guess."""
+    """Returns the expression, or zero if it has no series but `known` had one in the window: a counter of events that
+    never happened has no series. Without `known` there is no value, because zero would be a guess."""
     return f"({expression} or 0 * max(last_over_time({known}[{window}])))"

@@ -1,4 +1,4 @@
-"""Several ranks of one target: the group's state and losses, and each rank's memory, waits and lag."""
+"""Queries of several ranks of one target: the group's state and losses, and each rank's memory, waits and lag."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from draftd.telemetry import catalog_ranks as ranks
 from draftd.telemetry.catalog import Metric
 
 STATE, LOSS, RANK, HOST = label(a.GROUP_STATE), label(a.GROUP_LOSS), label(a.RANK), label(a.RANK_HOST)
-#: States as figures, the worst the least.
+#: States as numbers; the worst is the lowest.
 FIGURES = {GroupState.FAILED: 0, GroupState.RESTARTING: 1, GroupState.STARTING: 2, GroupState.SERVING: 3}
-SILENT_SECONDS = 10  # since a rank's last report, of which it sends one a second: it is gone
+SILENT_SECONDS = 10  # a rank reports every second; after this silence it counts as gone
 _BY_RANK = (INSTANCE, RANK, HOST)
 _GROUP = series(ranks.STATE, ENGINE)
 _RANK = f"rank {shown(RANK)} · {shown(HOST)} · {shown(INSTANCE)}"
 
 
 def _state() -> str:
-    """The figure of the state that each group is in."""
+    """Returns the number in FIGURES of each group's state."""
     selectors = ((matching(ENGINE, f'{STATE}="{state}"'), figure) for state, figure in FIGURES.items())
     return " or ".join(f"({gauge(ranks.STATE, selector)} == 1) * {figure}" for selector, figure in selectors)
 
 
 def _reported(metric: Metric) -> str:
-    """A gauge of the ranks of groups that serve, as of a report that is not old."""
+    """Returns a gauge by rank, for groups that serve and ranks whose last report is recent."""
     serving = series(ranks.STATE, matching(ENGINE, f'{STATE}="{GroupState.SERVING}"'))
     heard = f"{series(ranks.SILENCE, ENGINE)} < {SILENT_SECONDS}"
     return f"{gauge(metric, ENGINE)} and on ({INSTANCE}) {serving} == 1 and on ({', '.join(_BY_RANK)}) {heard}"
@@ -64,7 +64,7 @@ EVENTS = tuple(
 # Each rank.
 MEMORY = _each(ranks.MEMORY)
 MEMORY_LIMIT = Query(grouped(_reported(ranks.MEMORY_LIMIT), _BY_RANK, "max"), f"limit of {_RANK}")
-# An estimate, which may come to more than all of the time.
+# An estimate, which may exceed the whole time.
 COLLECTIVE = Query(f"clamp_max({summed(ranks.COLLECTIVE_TIME, ENGINE, RATE, _BY_RANK)}, 1)", _RANK)
 COLLECTIVE_NOW = Query(
     f"clamp_max({grouped(summed(ranks.COLLECTIVE_TIME, ENGINE, RANGE, _BY_RANK), function='max')}, 1)",

@@ -1,4 +1,4 @@
-"""Two daemons: the round trip to the remote, its gain and cost, and this daemon as a verifier."""
+"""Queries of two daemons: the round trip to the remote, its gain and cost, and this daemon as a verifier."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CURRENCY = label(a.CURRENCY)
 DIRECTION, SIGNAL = label(a.IO_DIRECTION), label(a.SIGNAL)
 FROM, TO = label(a.REMOTE_FROM), label(a.REMOTE_TO)
 _OUTPUT = f'{label(a.TOKEN_TYPE)}="output"'
-_EDGE, _VERIFIER = series(remote.UP, ENGINE), series(remote.PEERS, MACHINE)  # which only such daemons export
+_EDGE, _VERIFIER = series(remote.UP, ENGINE), series(remote.PEERS, MACHINE)  # series that only such daemons export
 
 
 def _rate(metric: Metric, *by: str) -> str:
@@ -39,7 +39,7 @@ def _rate(metric: Metric, *by: str) -> str:
 
 
 def _each(metric: Metric, what: str) -> Query:
-    """A line for each daemon."""
+    """Returns a line for each daemon."""
     return Query(grouped(gauge(metric, ENGINE), (INSTANCE,)), f"{what} · {shown(INSTANCE)}")
 
 
@@ -63,7 +63,7 @@ ROUND_TRIP_SPREAD = Query(
 BREAK_EVEN = _each(remote.BREAK_EVEN, "break-even")
 IN_FLIGHT, OPEN = _each(remote.IN_FLIGHT, "steps in flight"), _each(remote.OPEN_SEQUENCES, "open sequences")
 
-# What drafting for it brings.
+# The gain of drafting for the remote.
 SPEEDUP = Query(grouped(gauge(remote.SPEEDUP, ENGINE), (INSTANCE,), "min"), shown(INSTANCE))
 SPEEDUP_NOW = Query(grouped(gauge(remote.SPEEDUP, ENGINE), function="min"), "lowest", instant=True)
 PER_VERDICT = Query(over(_rate(remote.TOKENS), _rate(remote.VERDICTS)), "tokens a verdict")
@@ -90,7 +90,7 @@ REMOTE_TIME = (
     Query(over(_rate(remote.TARGET_TIME), _rate(remote.VERDICTS)), "its target"),
 )
 
-# When it breaks.
+# Failures.
 FAILED = tuple(
     Query(none_yet(counted(metric, ENGINE, RATE), RATE, _EDGE), what)
     for metric, what in (
@@ -103,7 +103,7 @@ FAILED = tuple(
 )
 FAILOVERS_NOW = Query(none_yet(counted(remote.FAILOVERS, ENGINE, RANGE), RANGE, _EDGE), "failed over", instant=True)
 
-# What answers are worth, and cost.
+# Answers by quality, and their cost.
 ANSWERS = Query(
     counted(remote.ANSWERS, ENGINE, RANGE, (STRATEGY, QUALITY)), f"{shown(STRATEGY)}, {shown(QUALITY)}", instant=True
 )
@@ -111,14 +111,14 @@ COST = Query(
     summed(remote.COST, ENGINE, RATE, (VERIFIER, CURRENCY)) + " * 3600", f"{shown(VERIFIER)}, {shown(CURRENCY)}"
 )
 COST_NOW = Query(counted(remote.COST, ENGINE, RANGE, (CURRENCY,)), shown(CURRENCY), instant=True)
-# The answers of daemons with prices in that currency: others have none to divide.
+# Counts only the answers of daemons with prices in that currency; other daemons have no cost to divide.
 _priced = grouped(
     f"group by ({INSTANCE}, {CURRENCY}) (last_over_time({series(remote.COST, ENGINE)}[{RANGE}])) "
     f"* on ({INSTANCE}) group_left () {counted(remote.ANSWERS, ENGINE, RANGE, (INSTANCE,))}",
     (CURRENCY,),
 )
 COST_OF_ANSWER_NOW = Query(over(COST_NOW.expression, _priced), shown(CURRENCY), instant=True)
-_planned = matching(REQUESTS, f'{STRATEGY}!=""')  # what was refused before has none
+_planned = matching(REQUESTS, f'{STRATEGY}!=""')  # a request that was refused before planning has none
 LATENCY = Query(
     over(
         f"sum by ({STRATEGY}) (rate({catalog.REQUEST_DURATION.prometheus}_sum{{{_planned}}}[{RATE}]))",

@@ -1,4 +1,4 @@
-"""Requests: counts, latencies, outcomes; the engine's memory and queue."""
+"""Queries of requests: counts, latencies, outcomes; and of the engine's memory and queue."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _OUTPUT = f'{TOKEN_TYPE}="output"'
 
 
 def _ended(*selectors: str) -> str:
-    """Daemons with recent requests of this outcome."""
+    """Selects daemons with recent requests that match."""
     return f"{counted(catalog.REQUESTS, matching(MACHINE, *selectors), FRESH, (INSTANCE,))} > 0"
 
 
-# A serving daemon takes requests, and has not refused all recent ones for a reason of its own.
+# A serving daemon accepts requests and has not refused all recent ones for a reason of its own.
 _own = f'{ERROR}=~"{"|".join(OWN_REFUSALS)}"'
 _refusing = f"({_ended(_REFUSED, _own)} unless on ({INSTANCE}) {_ended(_ANSWERED)})"
 _loaded = f"on ({INSTANCE}) {series(catalog.QUEUE_CAPACITY, ENGINE)}"
@@ -57,7 +57,7 @@ SERVING = Query(or_nought(f"count({_serving} unless on ({INSTANCE}) {_refusing})
 
 
 def share(of: str, window: str) -> str:
-    """Share of requests with an outcome; zero if there were requests but none with it."""
+    """Returns the share of requests with an outcome; zero if there were requests but none with it."""
     return over(or_nought(counted(catalog.REQUESTS, matching(REQUESTS, of), window)),
                 counted(catalog.REQUESTS, REQUESTS, window))  # fmt: skip
 
@@ -79,14 +79,15 @@ TOKENS_BY_TYPE = Query(summed(catalog.TOKENS, REQUESTS, RATE, (TOKEN_TYPE,)), sh
 
 
 def _traced(histogram: Metric) -> bool:
-    """Whether its observations lead to their traces. Chunks do not: the engine counts them, which knows no spans."""
+    """Returns True if the histogram's observations link to traces. Those of chunks do not: the engine, which counts
+    them, has no spans."""
     return histogram is not catalog.INTER_CHUNK_DURATION
 
 
 def quantiles(histogram: Metric, by: Sequence[str] = (MODE,)) -> tuple[Query, ...]:
-    """p50, p95 and p99, with the traces behind them where they are known."""
+    """Returns p50, p95 and p99, with the traces behind them if they are known."""
     legend = " ".join(shown(one) for one in by)
-    # A request that was refused before it had a mode has no latency worth knowing.
+    # Leaves out requests that were refused before they had a mode.
     selector = matching(REQUESTS, *(f'{one}!=""' for one in by))
     return tuple(
         Query(
@@ -103,7 +104,7 @@ def quantile_now(quantile: float, histogram: Metric) -> Query:
 
 
 def heatmap(histogram: Metric) -> Query:
-    """Number of observations per bucket, over time."""
+    """Returns the number of observations per bucket, over time."""
     buckets = f"sum by (le) (increase({histogram.prometheus}_bucket{{{REQUESTS}}}[{RATE}]))"
     return Query(buckets, shown("le"), exemplar=_traced(histogram), heatmap=True)
 

@@ -1,4 +1,4 @@
-"""Acceptance, break-even, depth, forwards and time of speculation, and drift from the baseline."""
+"""Queries of speculation: acceptance, break-even, depth, forwards, time, and drift from the baseline."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from draftd.telemetry import catalog
 from draftd.telemetry.catalog import Metric
 
 POSITION, LEVEL = label(a.POSITION), label(a.PLAN_LEVEL)
-DEEPEST = 7  # depths beyond share a line: a block of eight is the longest that pays on any chip known
+DEEPEST = 7  # greater depths share a line: no known chip profits from blocks longer than eight
 _BY_PAIR = f"{shown(WORKLOAD)} · {shown(DRAFT)}"
 
 SPEEDUP_NOW = Query(ratios.speedup(REQUESTS, RANGE), "speed-up", instant=True)
@@ -85,7 +85,7 @@ _SPECULATIVE = matching(REQUESTS, f'{MODE}="{DecodeMode.SPECULATIVE.value}"')
 
 
 def _reached(position: int) -> str:
-    """Steps that drafted at this position: they drafted at least one more than its number."""
+    """Counts the steps that drafted at this position (from 0), that is, more than `position` tokens."""
     return summed(catalog.DRAFTED_PER_POS, matching(_SPECULATIVE, f'{POSITION}="{position}"'), RATE)
 
 
@@ -94,7 +94,8 @@ def _share_of_steps(steps: str) -> str:
 
 
 def _exactly(depth: int) -> str:
-    """Steps that drafted so many: those that reached the last of them, less those that went on."""
+    """Counts the steps that drafted exactly `depth` tokens: those that drafted at the last position, minus those at the
+    next."""
     last, next_one = _reached(depth - 1), _reached(depth)
     return f"({last} - ({next_one} or {last} * 0))"
 
@@ -111,7 +112,7 @@ DEPTH_SHARES = (
 
 
 def _of_steps(steps: Metric) -> Query:
-    """Their share of the steps of speculative requests, by kind of text."""
+    """Returns the share of such steps among the steps of speculative requests, by category."""
     every = summed(catalog.TARGET_FORWARDS, _SPECULATIVE, RATE, (WORKLOAD,))
     return Query(over(summed(steps, _SPECULATIVE, RATE, (WORKLOAD,)), every), shown(WORKLOAD))
 
@@ -145,28 +146,28 @@ FAILURES = (
 )
 
 
-# Prompt lookup drafts at no cost and rightly misses most of the time: break-even judges it, not the floor.
+# Prompt lookup drafts at no cost and may miss most of the time: break-even judges it, not the floor.
 _BY_MODEL = matching(REQUESTS, f'{DRAFT}!="{PROMPT_LOOKUP}"')
-FEW = 0.1  # of the samples that the alerts want: a line of fewer would be noise
+FEW = 0.1  # share of the alerts' minimum of samples; a line from fewer would be noise
 
 
 def judged(alerting: Alerting) -> Query:
-    """Acceptance as the alert on the floor judges it, over the alert's window."""
+    """Returns acceptance as the alert on its floor computes it, over the alert's window."""
     return Query(_now(alerting, _BY_MODEL), _BY_PAIR)
 
 
 def baseline(alerting: Alerting) -> Query:
-    """The baseline of acceptance, from requests at level `full`."""
+    """Returns the acceptance baseline, from requests at level `full`."""
     return Query(_baseline(alerting, _BY_MODEL), f"baseline, {_BY_PAIR}")
 
 
 def against_baseline(alerting: Alerting) -> Query:
-    """Acceptance divided by its baseline, for every drafter."""
+    """Returns acceptance divided by its baseline, for every drafter."""
     return Query(over(f"({_now(alerting, REQUESTS)})", f"({_baseline(alerting, REQUESTS)})"), _BY_PAIR)
 
 
 def samples(alerting: Alerting) -> Query:
-    """Steps that drafted, in the alerts' window."""
+    """Returns the number of steps that drafted, in the alerts' window."""
     return Query(_drafts(alerting, REQUESTS), _BY_PAIR)
 
 

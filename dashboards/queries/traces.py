@@ -1,4 +1,4 @@
-"""TraceQL queries for the panels' links to Tempo: the requests behind a figure, with columns to sort by."""
+"""TraceQL queries for the panels' links to Tempo: the requests behind a panel, with columns to sort by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws the generated dashboards from a Prometheus: what a user will see, without a Grafana and its browser.
+"""Draws the generated dashboards from a Prometheus as a user would see them, without Grafana and a browser.
 
-It reads the JSON that Grafana reads, runs each panel's own queries over a time range, and draws what came back.
+It reads Grafana's JSON, sends each panel's queries for a time range, and draws the results.
 """

@@ -1,4 +1,4 @@
-"""The dashboards as pictures, of the last half hour: `python -m dashboards.render --prometheus http://127.0.0.1:9090`."""
+"""Draws the dashboards of the last half hour: `python -m dashboards.render --prometheus http://127.0.0.1:9090`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks a Prometheus as Grafana does: variables and intervals put in, over the time that is shown."""
+"""Queries a Prometheus as Grafana does: with variables and intervals filled in, over the time that is shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What a query gave for one set of labels: times in epoch seconds, and values; a single pair if it was instant."""
+    """Result of a query for one set of labels: times in epoch seconds and values. An instant query has a single
+    pair."""
 
     labels: Mapping[str, str]
     points: tuple[tuple[float, float], ...]
@@ -25,7 +26,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The time that a dashboard shows, and how finely. `scrape` is the data source's scrape interval, in seconds."""
+    """The time range that a dashboard shows, and its resolution. `scrape` is the data source's scrape interval in
+    seconds."""
 
     start: float
     end: float
@@ -38,13 +40,14 @@ class Shown:
 
     @property
     def step(self) -> float:
-        """`$__interval`: never finer than the scrapes, and one of the lengths that Grafana chooses from."""
+        """The value of `$__interval` in seconds: not less than the scrape interval, and one of Grafana's lengths."""
         wanted = max(self.seconds / self.points, self.scrape)
         return next((step for step in _STEPS if step >= wanted), wanted)
 
     @property
     def rate(self) -> float:
-        """`$__rate_interval`: at least four scrapes, so that a rate has its two samples even where one is missing."""
+        """The value of `$__rate_interval` in seconds: at least four scrapes, so that a rate has two samples even if one
+        is missing."""
         return max(self.step + self.scrape, 4 * self.scrape)
 
     def builtin(self) -> dict[str, str]:
@@ -59,7 +62,8 @@ class Shown:
         }
 
     def put_in(self, expression: str, variables: Mapping[str, str]) -> str:
-        """The expression as it is sent. Raises KeyError for a variable that the dashboard does not have."""
+        """Returns the expression with variables filled in. Raises KeyError for a variable that the dashboard does not
+        have."""
         values = {**variables, **self.builtin()}
         return _VARIABLE.sub(lambda found: values[found[1] or found[2]], expression)
 
@@ -68,34 +72,34 @@ def _duration(seconds: float) -> str:
     return f"{round(seconds)}s" if seconds == round(seconds) else f"{round(seconds * 1000)}ms"
 
 
-class Refused(Exception):  # it is what Prometheus did
+class Refused(Exception):  # named after what Prometheus did
     """Prometheus refused an expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A Prometheus, by its address: http://host:port."""
+    """A Prometheus at the address `url`: http://host:port."""
 
     url: str
 
     def at(self, expression: str, when: float) -> list[Series]:
-        """The value at a moment."""
+        """Returns the expression's values at a moment."""
         found = self._ask("query", query=expression, time=f"{when:.3f}")["result"]
         return [Series(one["metric"], (_point(one["value"]),)) for one in found]
 
     def over(self, expression: str, shown: Shown) -> list[Series]:
-        """A line over the time shown, at multiples of the step, as Grafana aligns them."""
+        """Returns the expression's values over the time shown, at multiples of the step, as Grafana aligns them."""
         start, end = shown.start // shown.step * shown.step, shown.end // shown.step * shown.step
         found = self._ask("query_range", query=expression, start=f"{start:.3f}", end=f"{end:.3f}", step=f"{shown.step}")
         return [Series(one["metric"], tuple(map(_point, one["values"]))) for one in found["result"]]
 
     def exemplars(self, expression: str, shown: Shown) -> list[tuple[float, float]]:
-        """Times and values of the observations that have a trace."""
+        """Returns time and value of each observation that has a trace."""
         found = self._ask("query_exemplars", query=expression, start=f"{shown.start:.3f}", end=f"{shown.end:.3f}")
         return [(float(one["timestamp"]), float(one["value"])) for series in found for one in series["exemplars"]]
 
     def label_values(self, metric: str, label: str, shown: Shown) -> list[str]:
-        """What a variable offers."""
+        """Returns the values that a variable offers."""
         asked = {"match[]": metric, "start": f"{shown.start:.3f}", "end": f"{shown.end:.3f}"}
         return [str(value) for value in self._ask(f"label/{label}/values", **asked)]
 

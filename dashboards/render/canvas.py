@@ -1,4 +1,4 @@
-"""The paper: a figure measured in pixels from its top left corner, in Grafana's colours."""
+"""A page to draw on, measured in pixels from its top left corner, in Grafana's colours."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Box:
 
 
 class Page:
-    """A figure measured in pixels from its top left corner."""
+    """A matplotlib figure measured in pixels from its top left corner."""
 
     def __init__(self, height: int) -> None:
         self.height = height
@@ -56,7 +56,7 @@ class Page:
         self.back.add_patch(shape)
 
     def png(self) -> bytes:
-        """With a palette of 192 colours: a dashboard has few."""
+        """Returns the page as a PNG with a palette of 192 colours: a dashboard has few."""
         self._canvas.draw()  # type: ignore[no-untyped-call]
         pixels = self._canvas.buffer_rgba()  # type: ignore[no-untyped-call]
         picture = Image.fromarray(np.asarray(pixels)).convert("RGB")

@@ -1,4 +1,4 @@
-"""Draws one panel into its box: what each kind does with the series that its queries gave."""
+"""Draws one panel into its box, in the style of its kind, from the series that its queries returned."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dashboards.render.reading import Panel, Target
 from dashboards.render.units import written
 
 Found = Sequence[tuple[Target, Sequence[Series]]]
-_TITLE = 28  # pixels that a panel's title takes
+_TITLE = 28  # height of a panel's title, in pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Something changed: a line across every panel with a time axis."""
+    """A time at which something changed: drawn as a line across every panel with a time axis."""
 
     at: float
     color: str
@@ -33,7 +33,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A series with the look that palette and overrides give it."""
+    """A series with the colour, style and mappings that palette and overrides give it."""
 
     name: str
     ref: str
@@ -45,7 +45,7 @@ class Line:
 
 
 def draw(page: Page, box: Box, panel: Panel, found: Found, shown: Shown, moments: Sequence[Moment]) -> None:
-    """Draws it, or says that there is nothing."""
+    """Draws the panel's series, or the text for missing data."""
     lines = _lines(panel, found)
     if not any(math.isfinite(value) for line in lines for _, value in line.points):
         said = panel.defaults.get("noValue", "No data")
@@ -154,7 +154,7 @@ def _timeseries(
 
 
 def _thresholds(axes: Axes, steps: Sequence[Mapping[str, Any]]) -> None:
-    """A dashed line where each begins, and its colour over all the values that have it."""
+    """Draws a dashed line at the start of each threshold, and its colour over the range of its values."""
     low, high = axes.get_ylim()
     ends = [*(step["value"] for step in steps[1:]), high]
     for step, end in zip(steps, ends, strict=True):
@@ -171,7 +171,7 @@ def _line(axes: Axes, grid: Any, heights: Any, line: Line, below: Any) -> None:
     if line.fill:
         floor = 0 if below is None else below
         axes.fill_between(grid, floor, heights, color=line.color, alpha=line.fill, linewidth=0)
-    # A value alone between gaps is a point.
+    # A value between two gaps is drawn as a point.
     there = ~np.isnan(heights)
     alone = there & ~np.roll(there, 1) & ~np.roll(there, -1)
     axes.plot(grid[alone], heights[alone], ".", color=line.color, markersize=4)
@@ -196,7 +196,7 @@ def _heights(axes: Axes, panel: Panel, unit: str, stacking: str) -> None:
 
 
 def _powers_of_two(low: float, high: float) -> list[float]:
-    """Five ticks or so, at multiples of a round number of bytes."""
+    """Returns about five ticks, at multiples of a power of two of bytes."""
     step = 2.0 ** math.ceil(math.log2(max((high - low) / 6, 1e-9)))
     return [float(tick) for tick in np.arange(math.ceil(low / step) * step, high, step)]
 
@@ -220,7 +220,7 @@ def _states(page: Page, box: Box, lines: Sequence[Line], shown: Shown, moments: 
 
 
 def _runs(points: Sequence[tuple[float, float]], step: float) -> list[tuple[float, float, float]]:
-    """Neighbours of one value, joined: start, end, value."""
+    """Joins neighbouring points with the same value. Returns (start, end, value) for each."""
     runs: list[tuple[float, float, float]] = []
     for at, value in points:
         if runs and at - runs[-1][1] <= 1.5 * step:
@@ -255,7 +255,7 @@ def _heatmap(page: Page, box: Box, panel: Panel, lines: Sequence[Line], shown: S
 
 
 def _on(grid: Any, points: Sequence[tuple[float, float]]) -> Any:
-    """Values on the grid; nothing where the series has none."""
+    """Returns the values on the grid; NaN where the series has none."""
     values = np.full(len(grid), np.nan)
     step = grid[1] - grid[0] if len(grid) > 1 else 1
     for at, value in points:
@@ -266,7 +266,7 @@ def _on(grid: Any, points: Sequence[tuple[float, float]]) -> Any:
 
 
 def _time_axes(page: Page, box: Box, shown: Shown, below: float, left: float = 62) -> Axes:
-    """Axes under the title and above the legend, with the time at the bottom."""
+    """Returns axes below the title and above the legend, with the time at the bottom."""
     axes = page.axes_at(box.x + left, box.y + _TITLE + 6, box.width - left - 14, box.height - _TITLE - 6 - 26 - below)
     axes.set_facecolor(theme.PANEL)
     axes.set_xlim(shown.start, shown.end)
@@ -285,7 +285,7 @@ def _time_axes(page: Page, box: Box, shown: Shown, below: float, left: float = 6
 
 
 def _legend(page: Page, box: Box, lines: Sequence[Line]) -> float:
-    """Draws it at the bottom of the box, in as many lines as it takes, four at most. Its height."""
+    """Draws the legend at the bottom of the box, in at most four lines. Returns its height in pixels."""
     widths = [30 + 6.6 * len(line.name) for line in lines]
     placed: list[list[tuple[Line, float]]] = [[]]
     x = 0.0

@@ -1,4 +1,4 @@
-"""Lays a dashboard out on its grid and writes the picture."""
+"""Lays out a dashboard on its grid and writes the picture."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dashboards.render.drawing import Moment, draw
 from dashboards.render.reading import Dashboard, Panel
 
 _MARGIN, _HEADER = 14, 74
-_LINE, _GAP = 33, 8  # pixels: a line of the grid, and the space between panels
+_LINE, _GAP = 33, 8  # height of a line of the grid, and the space between panels, in pixels
 
 
 def save(dashboard: Dashboard, source: Source, shown: Shown, path: Path, note: str = "") -> Path:
-    """Asks for everything, draws it, writes a PNG. `note` stands beside the time."""
+    """Sends all queries, draws the dashboard and writes a PNG. `note` is shown beside the time. Returns `path`."""
     lines = max(panel.y + panel.height for panel in dashboard.panels)
     page = Page(_HEADER + lines * _LINE + _MARGIN)
     _header(page, dashboard, shown, note)
@@ -64,7 +64,7 @@ def _header(page: Page, dashboard: Dashboard, shown: Shown, note: str) -> None:
 
 
 def _moments(dashboard: Dashboard, source: Source, shown: Shown) -> list[Moment]:
-    """When something changed, at the first step that shows it."""
+    """Returns the times at which something changed: the first step that shows it."""
     found = []
     for mark in dashboard.marks:
         for series in source.over(shown.put_in(mark.expression, dashboard.variables), shown):

@@ -1,4 +1,4 @@
-"""Reads a generated dashboard: its panels, their queries, its variables and marks."""
+"""Reads a generated dashboard: its panels, their queries, its variables and annotations."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Target:
         return _PLACEHOLDER.findall(self.legend)
 
     def named(self, labels: Mapping[str, str]) -> str:
-        """What the legend says of a series."""
+        """Returns the series' name in the legend."""
         return _PLACEHOLDER.sub(lambda found: labels.get(found[1], ""), self.legend).strip(" ·")
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel, or the title of a row."""
+    """One panel, or the title of a row of panels."""
 
     title: str
     kind: str
@@ -54,7 +54,7 @@ class Panel:
         return found
 
     def overridden(self, name: str, ref: str) -> dict[str, Any]:
-        """The properties that overrides give a series, by its legend or by its query."""
+        """Returns the properties that overrides give to a series, selected by its legend or by its query."""
         found: dict[str, Any] = {}
         for override in self.overrides:
             kind, wanted = override["matcher"]["id"], override["matcher"]["options"]
@@ -79,12 +79,12 @@ class Dashboard:
     uid: str
     title: str
     panels: Sequence[Panel]
-    variables: Mapping[str, str]  # as they stand when the dashboard is opened
+    variables: Mapping[str, str]  # their values when the dashboard is opened
     variable_queries: Mapping[str, str]
     marks: Sequence[Mark]
 
     def ask(self, target: Target, source: Source, shown: Shown) -> list[Series]:
-        """What the target's query gives."""
+        """Returns the results of the target's query."""
         expression = shown.put_in(target.expression, self.variables)
         return source.at(expression, shown.end) if target.instant else source.over(expression, shown)
 

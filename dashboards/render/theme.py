@@ -1,4 +1,4 @@
-"""Grafana's dark look: its colours by name, and which of them a value or a series has."""
+"""Grafana's dark theme: its colours by name, and the colour of a value or a series."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _CLASSIC = (
 
 
 def color(name: str) -> str:
-    """As a hexadecimal number."""
+    """Returns a colour's hexadecimal code."""
     return _NAMED.get(name, name)
 
 
 def of_series(index: int) -> str:
-    """The classic palette, by the series' place in the panel."""
+    """Returns a series' colour in the classic palette, by its number in the panel."""
     return color(_CLASSIC[index % len(_CLASSIC)])
 
 
 def of_value(value: float, steps: Sequence[Mapping[str, Any]]) -> str:
-    """The last threshold that a value has reached."""
+    """Returns the colour of the last threshold that the value reaches."""
     reached = [step for step in steps if step["value"] is None or value >= step["value"]]
     return color(reached[-1]["color"]) if reached else TEXT
 
 
 def mapped(value: float, mappings: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-    """The words and the colour that stand for a value, where there are some."""
+    """Returns the word and the colour that stand for a value, or None."""
     for mapping in mappings:
         if not math.isfinite(value) or value != round(value):
             continue

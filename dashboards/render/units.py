@@ -1,4 +1,4 @@
-"""Values as Grafana writes them, in the units that the dashboards use."""
+"""Formats values as Grafana does, in the units that the dashboards use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLAIN = {"celsius": " °C", "rotrpm": " rpm", "watt": " W", "none": ""}
 
 
 def written(value: float, unit: str, decimals: int | None = None) -> str:
-    """A value with its unit. `decimals` None chooses as many as tell something."""
+    """Returns a value with its unit. With `decimals` None it has as many decimals as are useful."""
     if not math.isfinite(value):
         return "NaN"
     if unit.startswith("suffix:"):
