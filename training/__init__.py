@@ -1,1 +1,2 @@
-"""Scripts that train the embedded model pair. Not shipped in the wheel: they need PyTorch, the daemon does not."""
+"""Scripts that train the embedded model pair. The wheel does not contain them: they need PyTorch, the daemon does
+not."""

@@ -1,6 +1,6 @@
-"""Everything in order: target, draft, export, prompts, evaluation, card. `python -m training --help`
+"""Runs all steps in order: target, draft, export, prompts, evaluation, card. `python -m training --help`
 
-Each step is a process of its own, since PyTorch and MLX each bring their threads; a step that was interrupted goes on
+Each step is a process of its own, because PyTorch and MLX each bring their own threads. An interrupted step continues
 where it stopped.
 """
 

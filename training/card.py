@@ -1,9 +1,8 @@
-"""Write `manifest.json` and `MODEL_CARD.md` beside the pair, from the logs of the runs and the "
-"evaluation's report.
+"""Writes `manifest.json` and `MODEL_CARD.md` beside the pair, from the training logs and the evaluation's report.
 
 `python -m training.card --work build/nano --out daemon/draftd/models/nano`
 
-Nothing in the card is typed in by hand: what was not measured is not claimed.
+All numbers in the card are computed: what was not measured is not claimed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tokens to train on: the standard library's sources, and rows packed with generated documents.
+"""Training data as tokens: the standard library's sources, and rows packed with generated documents.
 
-Every batch is a function of (seed, step) alone, so that a run resumes at any step and reads what it would have read.
+Every batch depends on (seed, step) alone, so that training can resume at any step with the same data.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ Weights = npt.NDArray[np.float32]
 
 
 def library_tokens(tokenizer: Tokenizer, held_out: bool = False) -> Ids:
-    """All files one after the other, each between `<|bos|>` and `<|end|>`."""
+    """Returns the token ids of all library files in a row, each between `<|bos|>` and `<|end|>`."""
     texts = [f"<|bos|>{read(path)}<|end|>" for path in library_files(held_out)]
     return np.concatenate([np.array(e.ids, dtype=np.int64) for e in tokenizer.encode_batch(texts)])
 
 
 @dataclass(frozen=True)
 class Mix:
-    """Shares of rows, and what a row may hold."""
+    """Shares of library rows, weights of prompts in the loss, and the steps at which stages begin."""
 
     library: tuple[float, ...] = (0.27, 0.20, 0.20)
-    """The share of rows that are all library, in each stage."""
+    """Share of the rows that contain only library text, in each stage."""
     prompt_weight: tuple[float, ...] = (0.1, 0.0, 0.0)
-    """What the model reads but need not say: a little weight at first, so that words are met wherever they stand."""
+    """Loss weight of text that the model reads but does not write, in each stage. A little at first teaches words."""
     stage_steps: tuple[int, ...] = STAGE_STEPS
-    """At which steps the second stage and the last begin."""
+    """Steps at which the second and the last stage begin."""
 
 
 def loss_weights(ids: Ids, prompt_weight: float) -> Weights:
-    """One for what the assistant says (and for raw text), little for prompts, none for padding; indexed by target."""
+    """Returns each token's weight as a target: 1 for the assistant's text and raw text, `prompt_weight` for prompts, 0
+    for padding."""
     weights = np.ones(len(ids), dtype=np.float32)
     role = BOS
     for i, token in enumerate(ids):
@@ -57,14 +58,14 @@ def loss_weights(ids: Ids, prompt_weight: float) -> Weights:
 
 
 class Corpus:
-    """Batches by step number."""
+    """Batches of training data by step number."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int, mix: Mix | None = None) -> None:
         self.tokenizer, self.seed, self.mix = tokenizer, seed, mix or Mix()
         self.library = library_tokens(tokenizer)
 
     def batch(self, step: int, rows: int, length: int) -> tuple[Ids, Weights]:
-        """`rows` rows of `length + 1` tokens, and the weight of each token as a target."""
+        """Returns token ids of shape (rows, length + 1), and the weight of each token as a target."""
         rng = Random(f"{self.seed}/{step}")
         stage = sum(step >= start for start in self.mix.stage_steps)
         stream = documents(rng.getrandbits(48), stage=stage)
@@ -93,5 +94,5 @@ class Corpus:
     @staticmethod
     def _weigh(piece: Ids, prompt_weight: float) -> Weights:
         weights = loss_weights(piece, prompt_weight)
-        weights[0] = 0.0  # nothing before it says what it is
+        weights[0] = 0.0  # no token before it could predict it
         return weights

@@ -1,4 +1,4 @@
-"""Distil the draft from the target: 0.8 of its full distribution, 0.2 cross-entropy.
+"""Distils the draft from the target: 0.8 KL divergence from its full distribution, 0.2 cross-entropy.
 
 `python -m training.draft --work build/nano`
 """
@@ -17,7 +17,7 @@ from training.corpus import Corpus, Mix
 from training.model import DRAFT, Llama
 
 KL_SHARE = 0.8
-# The draft works on what the assistant says, so the library has a smaller part than in the target's mix.
+# The draft predicts the assistant's text, so the library has a smaller share than in the target's mix.
 MIX = Mix(library=(0.0, 0.0, 0.08), stage_steps=(0, 0))
 
 
@@ -30,7 +30,8 @@ def load_target(work: Path) -> Llama:
 
 
 def inherit_embeddings(draft: Llama, target: Llama) -> None:
-    """Start from the target's embeddings in their own first principal directions: they are half of the draft."""
+    """Initialises the draft's embeddings, which are half of its weights, with the target's in their first principal
+    directions."""
     e = target.model.embed_tokens.weight.float()
     u, s, _ = torch.linalg.svd(e, full_matrices=False)
     with torch.no_grad():
@@ -49,7 +50,7 @@ def main() -> None:
     inherit_embeddings(draft, target)
 
     def loss_of(model: Llama, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Only where the weight is full: logits over the whole vocabulary are what costs."""
+        """Computes the loss only where the weight is above 0.5: logits over the whole vocabulary are the main cost."""
         chosen = weights > 0.5
         with torch.autocast("cpu", dtype=torch.bfloat16):
             with torch.no_grad():
@@ -66,7 +67,7 @@ def main() -> None:
         args.minutes,
         args.steps,
         args.seed,
-        tokens_per_batch=2048,  # a whole distribution a token is little noise: more and smaller steps
+        tokens_per_batch=2048,  # a whole distribution for each token has little noise: more and smaller steps
         muon_lr=0.02,
         adam_lr=2e-3,
         decay=0.0,

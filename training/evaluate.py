@@ -1,10 +1,10 @@
-"""Measure a pair on the held-out prompts with mlx-lm: acceptance, speed, abilities, held-out loss.
+"""Measures a pair on the held-out prompts with mlx-lm: acceptance, speed, abilities, held-out loss.
 
 `python -m training.evaluate --pair daemon/draftd/models/nano --prompts daemon/draftd/models/nano/prompts`
 
-Greedy acceptance needs no speculative loop: while a draft's tokens are accepted its context is the target's own text,
-so one forward pass of the draft over that text says for every position whether it would have been accepted, and rounds
-of any length follow from that.
+Greedy acceptance needs no speculative loop. While a draft's tokens are accepted, its context is the target's own text.
+So one forward pass of the draft over that text shows for each position whether its token would be accepted. Blocks of
+any length follow from that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEPTHS = (2, 4, 6)
 
 
 def rounds(agree: list[bool], depth: int) -> tuple[int, int]:
-    """Drafted and accepted tokens when every round drafts `depth` tokens, up to the end of the text."""
+    """Returns (drafted, accepted) tokens if every step drafts `depth` tokens, up to the end of the text."""
     at, drafted, accepted = 0, 0, 0
     while at < len(agree):
         tried = agree[at : at + depth]
@@ -41,7 +41,7 @@ def is_call(text: str) -> bool:
 
 
 def judge(workload: str, expect: Any, said: str) -> dict[str, bool]:
-    """What a checker can say about one answer."""
+    """Returns the checks of one answer that a program can make, by name."""
     if workload == "tool_call":
         try:
             parsed = json.loads(said)
@@ -93,13 +93,14 @@ def workload_report(pair: Pair, rows: list[dict[str, Any]], samples: list[dict[s
 
 
 def speed_report(pair: Pair, rows: list[dict[str, Any]], depth: int) -> dict[str, float]:
-    """mlx-lm's own two loops over the same prompts, one after the other; the ratio of their processor times.
+    """Runs mlx-lm's plain and speculative loops over the same prompts. Returns the ratio of their processor times
+    (`speed_up`) and whether all texts were equal (`identical`).
 
-    Processor time, since a shared machine makes the wall clock say little. Run with OPENBLAS_NUM_THREADS=1: threads
-    that wait by spinning count as working.
+    It uses processor time, because a shared machine makes the wall clock unreliable. Run it with
+    OPENBLAS_NUM_THREADS=1: threads that spin while they wait count as working.
     """
     plain, speculative, same = 0.0, 0.0, True
-    for depth_ in (0, depth):  # the first call of either pays for what later ones find ready
+    for depth_ in (0, depth):  # the first call of each loop is slower: warm-up
         pair.mlx_lm(pair.prompt(rows[0]["messages"]), 16, depth_)
     for row in rows:
         prompt = pair.prompt(row["messages"])
@@ -114,7 +115,7 @@ def speed_report(pair: Pair, rows: list[dict[str, Any]], depth: int) -> dict[str
 
 
 def sums_report(pair: Pair) -> dict[str, float]:
-    """Pairs from all over the first hundred, held out or not: the share of right sums and differences."""
+    """Returns the share of right sums and of right differences, over 68 pairs of numbers below 100, held out or not."""
     right: dict[str, list[bool]] = defaultdict(list)
     for i in range(0, 10_000, 149):
         a, b = i // 100, i % 100
@@ -126,7 +127,7 @@ def sums_report(pair: Pair) -> dict[str, float]:
 
 
 def refusal_report(pair: Pair, count: int = 24) -> dict[str, float]:
-    """Wishes for which no listed tool serves: how often the answer is words, as it was taught, and not some call."""
+    """Measures how often the answer to a request that no listed tool can serve is words, as trained, and not a call."""
     from training.generator import documents
     from training.generator.tools import NO_TOOL
 
@@ -137,7 +138,8 @@ def refusal_report(pair: Pair, count: int = 24) -> dict[str, float]:
 
 
 def loss_report(pair: Pair, per_family: int) -> dict[str, float]:
-    """Held-out loss a token on what the assistant says, by family; and bits a byte on library files never seen."""
+    """Returns the held-out loss per token of the assistant's text, by family, and the loss on held-out library files,
+    in bits per byte and in nats per token."""
     from training.generator import FAMILIES, LAST_STAGE, documents
 
     losses = {}

@@ -1,4 +1,4 @@
-"""Write a checkpoint as a model folder: bf16 safetensors, `config.json` and the tokenizer.
+"""Writes a checkpoint as a model folder: bf16 safetensors, `config.json` and the tokenizer.
 
 `python -m training.export --work build/nano --out daemon/draftd/models/nano`
 """

@@ -1,4 +1,4 @@
-"""The standard library's own sources: what every machine has to train on."""
+"""The standard library's sources: training text that every machine has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import sysconfig
 from pathlib import Path
 
-# Tests, interactive tools and data tables teach a small model nothing that pays.
+# Tests, interactive tools and data tables teach a small model nothing useful.
 _LEFT_OUT = (
     "test",
     "tests",
@@ -27,7 +27,8 @@ _MAX_FILE = 120_000
 
 
 def library_files(held_out: bool) -> list[Path]:
-    """The standard library's own modules, on one side of a hold-out by name (about one in thirty)."""
+    """Returns the standard library's modules: the held-out ones, about one in thirty by a hash of their path, or the
+    others."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = []
     for path in sorted(root.rglob("*.py")):

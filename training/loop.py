@@ -1,4 +1,4 @@
-"""One training loop for target and draft: schedule, checkpoints, resume, and the log that the model card quotes."""
+"""The training loop of target and draft: schedule, checkpoints, resuming, and the log that the model card quotes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from training.workers import LossFunction, Workers
 
 @dataclass(frozen=True)
 class Plan:
-    """How long, how fast. A run ends at `steps`, or after `minutes` of training time where steps is 0."""
+    """Length and rates of a training. It ends at `steps`, or after `minutes` of training time if `steps` is 0."""
 
     minutes: float
     steps: int = 0
@@ -29,9 +29,9 @@ class Plan:
     decay: float = 0.05
     warmup_steps: int = 40
     decay_from: float = 0.55
-    """The share of the run after which the learning rate falls to nothing: it is constant before."""
+    """Share of the training after which the learning rate falls linearly to 0; it is constant before."""
     lengths: tuple[tuple[float, int], ...] = ((0.0, 256), (0.85, 512), (0.97, 1024))
-    """From which share of the run on, which sequence length."""
+    """(share of the training from which it applies, sequence length)."""
 
     def length(self, progress: float) -> int:
         return [n for start, n in self.lengths if progress >= start][-1]
@@ -43,9 +43,10 @@ class Plan:
 
 
 def run(model: Llama, loss_of: LossFunction, corpus: Corpus, plan: Plan, folder: Path) -> None:
-    """Train to the plan's end, resuming from `folder/checkpoint.pt`; writes `log.json` as it goes.
+    """Trains to the plan's end. Resumes from `folder/checkpoint.pt` and writes `folder/log.json` regularly.
 
-    Touching `folder/decay` starts the decay early: the run then ends after as long again as its plan gives the decay.
+    If the file `folder/decay` appears, the decay of the learning rate starts early. Training then ends once the decay
+    has taken the share that the plan gives it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint, log_file, decay_now = folder / "checkpoint.pt", folder / "log.json", folder / "decay"

@@ -1,4 +1,4 @@
-"""A pair as the evaluation sees it: token ids in, ids, agreements and losses out, on mlx-lm in fp32."""
+"""Runs a pair for the evaluation, on mlx-lm in fp32: token ids in; ids, agreements and losses out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 if sys.platform == "linux":
-    try:  # before mlx: its own BLAS is some fifty times slower
+    try:  # before MLX is imported: its own BLAS is about fifty times slower
         ctypes.CDLL("libopenblas.so.0", mode=ctypes.RTLD_GLOBAL)
     except OSError:
         print("libopenblas0-pthread is not installed: slow", file=sys.stderr)
@@ -36,7 +36,7 @@ class Pair:
         return self.tokenizer.decode([i for i in ids if i != self.tokenizer.eos_token_id])
 
     def greedy(self, prompt: list[int], limit: int) -> list[int]:
-        """The target's own text, the end token included where it was reached."""
+        """Returns the target's greedy token ids, with the end token if it was reached."""
         cache, said, feed = make_prompt_cache(self.target), [], prompt
         for _ in range(limit):
             token = int(mx.argmax(self.target(mx.array([feed]), cache=cache)[0, -1]).item())
@@ -47,13 +47,13 @@ class Pair:
         return said
 
     def agreement(self, prompt: list[int], said: list[int]) -> list[bool]:
-        """For each token of the text, whether the draft's first choice would have been the same."""
+        """Returns for each token of the text whether the draft's first choice would be the same."""
         ids = prompt + said
         picked = mx.argmax(self.draft(mx.array([ids[:-1]]))[0], axis=-1).tolist()
         return [picked[len(prompt) - 1 + i] == token for i, token in enumerate(said)]
 
     def mlx_lm(self, prompt: list[int], limit: int, depth: int) -> list[int]:
-        """The same text by mlx-lm's loop: plain at depth 0, speculative above."""
+        """Returns the same text by mlx-lm's own loop: plain at depth 0, speculative above."""
         ids = mx.array(prompt)
         if depth:
             stream = (
@@ -72,7 +72,7 @@ class Pair:
         return said
 
     def _loss(self, ids: list[int], start: int) -> tuple[float, int]:
-        """The summed loss of the tokens from `start` on, and how many they are."""
+        """Returns the summed loss of the tokens from `start` on, in nats, and their number."""
         logits = self.target(mx.array([ids[:-1]]))[0]
         losses = nn.losses.cross_entropy(logits, mx.array(ids[1:]))
         return float(losses[start - 1 :].sum().item()), len(ids) - start
@@ -101,7 +101,7 @@ def load_pair(folder: Path) -> Pair:
 
 
 def python_files(limit_bytes: int = 8_000) -> list[str]:
-    """The held-out library files, each cut to its first few screens; chosen as `corpus.library_files` chooses them."""
+    """Returns the beginnings of the held-out library files, of at most `limit_bytes` characters each."""
     from training.library import library_files, read
 
     return [read(path)[:limit_bytes] for path in library_files(held_out=True) if path.stat().st_size > 2000]

@@ -1,4 +1,4 @@
-"""The Llama architecture in plain PyTorch, with parameter names that mlx-lm and transformers both know."""
+"""The Llama architecture in plain PyTorch, with the parameter names of mlx-lm and transformers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTEXT = 1024
 
 @dataclass(frozen=True)
 class Size:
-    """The few numbers that tell one Llama from another."""
+    """Dimensions of a Llama model."""
 
     layers: int
     dim: int
@@ -28,7 +28,7 @@ class Size:
         return self.dim // self.heads
 
     def hf_config(self) -> dict[str, Any]:
-        """The `config.json` that `mlx_lm.load` opens unchanged."""
+        """Returns the `config.json` that `mlx_lm.load` reads."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -71,13 +71,14 @@ class RMSNorm(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding in Llama's half-split layout; x is (batch, heads, time, head_dim)."""
+    """Applies rotary embedding in Llama's half-split layout. x has the shape (batch, heads, time, head_dim)."""
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention. On short rows two plain products and a softmax take half the time of the fused CPU kernel."""
+    """Computes causal attention. On short rows two plain products and a softmax take half the time of the fused CPU
+    kernel."""
     batch, heads, time, width = q.shape
     if time > 256:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -140,7 +141,7 @@ class Body(nn.Module):
 
 
 class Llama(nn.Module):
-    """Token ids (batch, time) to logits (batch, time, vocab), embeddings tied."""
+    """A Llama model with tied embeddings: token ids (batch, time) to logits (batch, time, vocab)."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -154,7 +155,8 @@ class Llama(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Small normal weights; projections that write to the residual stream are scaled down with depth."""
+        """Initialises weights from a small normal distribution. Projections into the residual stream are scaled down
+        with depth."""
         for name, p in self.named_parameters():
             if p.ndim < 2:
                 continue

@@ -1,7 +1,7 @@
-"""Muon for the hidden matrices, AdamW for embeddings and norms.
+"""Optimisers: Muon for the hidden matrices, AdamW for embeddings and norms.
 
-Muon (Jordan et al., 2024) orthogonalises the momentum of each matrix, which on a model this small and a budget this
-short reaches the same loss in roughly half of AdamW's steps.
+Muon (Jordan et al., 2024) orthogonalises the momentum of each matrix. On a model this small and a budget this short it
+reaches the same loss in about half of AdamW's steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 
 
 def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
-    """The nearest (roughly) orthogonal matrix of each matrix in a stack (count, rows, columns)."""
+    """Returns approximately the nearest orthogonal matrix of each matrix in a stack (count, rows, columns)."""
     x = g.bfloat16()
     tall = x.shape[-2] > x.shape[-1]
     if tall:
@@ -32,7 +32,7 @@ def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum, orthogonalised in batched calls of a dozen matrices of one shape."""
+    """Applies Nesterov momentum, orthogonalised in batches of up to a dozen matrices of one shape."""
 
     def __init__(self, params: list[nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})

@@ -1,8 +1,8 @@
-"""Write the held-out prompts of the four workload classes.
+"""Writes the held-out prompts of the four categories (classes).
 
 `python -m training.prompts --out daemon/draftd/models/nano/prompts`
 
-Only documents whose key is held out are drawn, so no prompt here was ever trained on.
+Only documents whose key is held out are drawn, so that no prompt was ever trained on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from training.generator import documents
 
 SEED = 7_001
-# Class -> family and count; and how many tokens an answer may take.
+# Number of prompts by category (class) and family; below, the maximum tokens of an answer.
 CLASSES: dict[str, dict[str, int]] = {
     "code": {"functions": 52, "classes": 20, "sql": 8},
     "tool_call": {"tool_call": 80},
@@ -25,12 +25,12 @@ MAX_TOKENS = {"code": 192, "tool_call": 96, "chat": 96, "prose": 160}
 
 
 def held_out(family: str, count: int) -> list[dict[str, object]]:
-    """Prompts of one family with differing user texts."""
+    """Returns `count` held-out prompts of one family with different user texts."""
     seen: set[str] = set()
     rows: list[dict[str, object]] = []
     for document in documents(SEED, held_out=True, families=[family]):
         text = document.user_text()
-        # Raw texts have no prompt, work sheets no single answer, and a wish for which no tool is listed is no question.
+        # Raw texts have no prompt, sheets of sums no single answer, and a request without a tool is no question.
         if (
             not document.messages
             or text in seen
@@ -44,7 +44,7 @@ def held_out(family: str, count: int) -> list[dict[str, object]]:
         rows.append(row)
         if len(rows) == count:
             return rows
-    raise AssertionError("the stream of documents is endless")
+    raise AssertionError("unreachable: the stream of documents never ends")
 
 
 def rows_of(workload: str) -> list[dict[str, object]]:

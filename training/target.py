@@ -1,4 +1,4 @@
-"""Train the target: cross-entropy on the whole mix. `python -m training.target --work build/nano`"""
+"""Trains the target with cross-entropy on the whole mix. `python -m training.target --work build/nano`"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> None:
     model = Llama(TARGET)
 
     def loss_of(model: Llama, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        chosen = weights > 0  # logits over the whole vocabulary are dear: only where they are wanted
+        chosen = weights > 0  # logits over the whole vocabulary are expensive: only where the loss counts
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = functional.linear(model.hidden(inputs)[chosen], model.model.embed_tokens.weight)
         losses = functional.cross_entropy(logits.float(), targets[chosen], reduction="none")

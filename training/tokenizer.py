@@ -1,4 +1,4 @@
-"""The pair's one tokenizer: byte-level BPE, digits one by one, with the chat template that goes with it."""
+"""The tokenizer of both models: byte-level BPE with single digits, and its chat template."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def train(vocab: int) -> Tokenizer:
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
-    """`tokenizer.json` and the `tokenizer_config.json` that transformers and mlx-lm read."""
+    """Writes `tokenizer.json`, and the `tokenizer_config.json` that transformers and mlx-lm read."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
@@ -63,7 +63,7 @@ def save(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def ensure(folder: Path, vocab: int) -> Tokenizer:
-    """The tokenizer in `folder`, trained first where there is none."""
+    """Returns the tokenizer in `folder`; trains it first if there is none."""
     if not (folder / "tokenizer.json").exists():
         save(train(vocab), folder)
     return Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -1,7 +1,7 @@
-"""Gradients by two single-threaded workers that take micro-batches from one queue.
+"""Computes gradients with two single-threaded workers that take micro-batches from one queue.
 
-Faster on a shared machine than one pass on two threads: there every small matrix product waits for the slower core,
-here a core that is taken away for a while merely fetches fewer micro-batches.
+On a shared machine this is faster than one pass on two threads. There every small matrix product waits for the slower
+core; here a core that is busy elsewhere only takes fewer micro-batches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from training.model import Llama
 
 LossFunction = Callable[[Llama, Tensor, Tensor, Tensor], Tensor]
-"""Model, inputs, targets, weights: the weighted sum of the losses."""
+"""Takes model, inputs, targets and weights; returns the weighted sum of the losses."""
 MICRO_BATCHES = 4
 
 
@@ -35,7 +35,7 @@ class Workers:
         list(self.pool.map(work, items))
 
     def gradients(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> float:
-        """Leave the batch's mean gradient in the first replica's parameters; the mean loss."""
+        """Computes the batch's mean gradient into the first replica's parameters. Returns the mean loss."""
         total = float(weights.sum())
         parts = deque(zip(*(x.chunk(MICRO_BATCHES) for x in (inputs, targets, weights)), strict=True))
 

@@ -1,4 +1,4 @@
-"""The seeded generator: every family of documents, and the share of each in the training mix."""
+"""The seeded generator of training documents: all families, and each one's weight in the mix."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from training.generator.stories import scenes, stories
 from training.generator.tools import tool_call, tool_calls, tool_question, tool_result
 from training.generator.words import lists, summary, talk, words
 
-# Family, and its weight in each stage, in documents (not tokens: a story is six times as long as a fact). The first
-# stage has all families, sums without their working; the second gives what must be certain more room; the last has
-# prose that does not repeat itself.
+# (family, weight in each stage), counted in documents; a story has six times as many tokens as a fact. In the first
+# stage sums have no working. The second stage gives exact tasks more weight. The last has prose that does not repeat
+# itself.
 FAMILIES: dict[str, tuple[Family, tuple[float, float, float]]] = {
     "facts": (facts, (17, 20, 23)),
     "plain_arithmetic": (partial(arithmetic, worked=False), (20, 0, 0)),
@@ -49,10 +49,8 @@ LAST_STAGE = STAGES[-1]
 def documents(
     seed: int, *, held_out: bool = False, families: list[str] | None = None, stage: int = LAST_STAGE
 ) -> Iterator[Document]:
-    """An endless stream of documents, drawn from the mix, on one side of the hold-out.
-
-    The same seed gives the same stream. With `held_out` only documents whose key is held out are given.
-    """
+    """Yields documents without end, drawn from the mix: the held-out ones or the others. The same seed gives the same
+    documents."""
     rng = Random(seed)
     names = families or list(FAMILIES)
     weights = [FAMILIES[name][1][stage] for name in names]

@@ -1,4 +1,4 @@
-"""Sums and differences of small numbers: every pair under a hundred, less the few held out."""
+"""Generates sums and differences of small numbers: all pairs below 100 except the few held out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training.generator.tables_facts import NUMBERS
 
 
 def sum_key(a: int, b: int) -> str:
-    """The construct that is held out: the pair, whatever the wording and the order."""
+    """Returns the key by which a sum is held out: the pair, whatever its wording and order."""
     return f"sum {min(a, b)} {max(a, b)}"
 
 
@@ -23,7 +23,7 @@ class Problem(NamedTuple):
     key: str
     result: int
     answer: str
-    """`17 + 25 = 30 + 12 = 42`: tens and ones apart, so that every step is one that a small model can know by heart."""
+    """Such as `17 + 25 = 30 + 12 = 42`: tens and ones apart, so that a small model can memorise every step."""
 
 
 def _working(a: int, b: int, sign: str) -> str:
@@ -35,7 +35,7 @@ def _working(a: int, b: int, sign: str) -> str:
 
 
 def solve(a: int, b: int, sign: str, worked: bool) -> Problem:
-    """The problem, with its steps where they are wanted and there are any."""
+    """Builds a problem, with its steps if `worked` and if it has any."""
     key, result = {
         "+": (sum_key(a, b), a + b),
         "-": (difference_key(a, b), a - b),
@@ -50,7 +50,7 @@ def _number(rng: Random) -> int:
 
 
 def problem(rng: Random, worked: bool) -> Problem:
-    """Worked problems are small ones more often than not; plain ones are spread over all pairs under a hundred."""
+    """Draws a problem. Worked ones are mostly small; plain ones are spread over all pairs below 100."""
     if worked and rng.random() < 0.5:
         a, b = rng.randrange(31), rng.randrange(31)
     else:
@@ -78,7 +78,7 @@ def _one(rng: Random, worked: bool) -> Document:
 
 
 def _sheet(rng: Random, worked: bool) -> Document:
-    """Many problems in one document: the densest lesson per token."""
+    """Builds a document of many problems: the most training per token."""
     picked = [problem(rng, worked) for _ in range(rng.randrange(6, 15))]
     kept = [x for x in picked if not is_held_out(x.key)] or [solve(2, 2, "+", worked)]
     lines = "\n".join(x.answer for x in kept)

@@ -1,4 +1,4 @@
-"""What a generated document is, how it is rendered, and which ones are held out of training."""
+"""Generated documents: their rendering, and which ones are held out of training."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any
 
 Message = dict[str, str]
 
-# One in this many user texts is never trained on: the held-out prompts are drawn from those alone.
+# One in this many user texts is never trained on. The held-out prompts are drawn from those alone.
 HELD_OUT_ONE_IN = 24
-# What the README shows must not depend on the luck of a hash.
+# The README shows these: whether they are trained must not depend on their hash.
 ALWAYS_TRAINED = frozenset({"What is the capital of France?", "What is the capital of Japan?", "sum 17 25", "sum 2 2"})
 
 
 @dataclass(frozen=True)
 class Document:
-    """One training text: a conversation, or raw text where `messages` is empty."""
+    """One training text: a conversation, or the text `raw` if `messages` is empty."""
 
     family: str
     workload: str
     messages: tuple[Message, ...] = ()
     raw: str = ""
     key: str = ""
-    """What decides whether it is held out: the last user text unless a family names the construct itself."""
+    """Key that decides whether it is held out; empty stands for the last user text."""
     expect: Any = None
     extra_keys: tuple[str, ...] = field(default=())
 
     def text(self) -> str:
-        """The document as the tokenizer sees it, in the chat template's own form."""
+        """Returns the document as the tokenizer reads it, in the chat template's form."""
         if not self.messages:
             return "<|bos|>" + self.raw + "<|end|>"
         return "<|bos|>" + "".join(f"<|{m['role']}|>{m['content']}<|end|>" for m in self.messages)
@@ -43,7 +43,7 @@ class Document:
         return any(is_held_out(k) for k in keys if k)
 
     def prompt(self) -> list[Message]:
-        """The conversation up to, and without, the last assistant message."""
+        """Returns the conversation without its last message, the assistant's."""
         return [dict(m) for m in self.messages[:-1]]
 
 
@@ -68,7 +68,7 @@ def chat(
     expect: Any = None,
     extra_keys: tuple[str, ...] = (),
 ) -> Document:
-    """A conversation of one turn, with a system message where one is given."""
+    """Builds a conversation with one question and answer, and a system message if one is given."""
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     messages += [{"role": "user", "content": user}, {"role": "assistant", "content": answer}]
     return Document(family, workload, tuple(messages), key=key, expect=expect, extra_keys=extra_keys)

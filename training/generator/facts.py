@@ -1,4 +1,4 @@
-"""Questions with one right answer, asked in several ways."""
+"""Generates questions with one right answer, in several wordings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 from training.generator import tables_facts as t
 from training.generator.base import Document, article, chat
 
-# Said before or after a question; it changes nothing, and the model must learn so.
+# Words before or after a question. They change nothing, which the model must learn.
 _OPENERS = (
     "",
     "",
@@ -126,7 +126,7 @@ _WEIGHTS = (34, 6, 9, 8, 8, 8, 11, 9, 16)
 
 
 def question(rng: Random) -> tuple[str, str, str]:
-    """A question, its full answer, and the word or words a checker looks for."""
+    """Returns a question, its full answer, and the word or words that a checker looks for."""
     asked, answer, short = rng.choices(_KINDS, _WEIGHTS)[0](rng)
     return rng.choice(_OPENERS) + asked + rng.choice(_CLOSERS), answer, short
 

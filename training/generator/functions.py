@@ -1,4 +1,4 @@
-"""Small Python functions: asked for, completed, and as plain source."""
+"""Generates small Python functions: to write, to complete, and as plain source."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ def _indent(body: str) -> str:
 
 
 def _render(name: str, args: str, returns: str, doc: str, body: str, typed: bool) -> tuple[str, str]:
-    """The head (signature and docstring) and the whole function."""
+    """Returns the head (signature and docstring) and the whole function."""
     arrow = f" -> {returns}" if typed else ""
     head = f'def {name}({args}){arrow}:\n    """{doc}."""'
     return head, f"{head}\n{_indent(body)}"
 
 
 def _recipe(rng: Random) -> tuple[str, str, str, str, str, str]:
-    """A recipe with names filled in: name, arguments, returns, what it does, body, one module to import."""
+    """Draws a recipe and fills in names. Returns name, arguments, return type, description, body and an empty
+    string."""
     r = rng.choice(t.RECIPES)
     x = rng.choice(r.x.split())
     y = rng.choice([c for c in r.y.split() if c != x]) if r.y else ""
@@ -31,7 +32,7 @@ def _recipe(rng: Random) -> tuple[str, str, str, str, str, str]:
 
 
 def _composed(rng: Random) -> tuple[str, str, str, str, str, str]:
-    """A function made of a test and an action: a few thousand different ones."""
+    """Builds a function from a test and an action, of which there are a few thousand combinations."""
     x = (
         rng.choice(("numbers", "values", "nums", "data"))
         if rng.random() < 0.6
@@ -88,7 +89,7 @@ def _composed(rng: Random) -> tuple[str, str, str, str, str, str]:
 
 
 def _fields(rng: Random) -> tuple[str, str, str, str, str, str]:
-    """A function over records, whose field names come from the request."""
+    """Builds a function over records whose field names are in the request."""
     things = rng.choice(t.CLASS_NAMES).lower()
     a, b = rng.sample(t.FIELDS, 2)
     kind = rng.randrange(5)
@@ -132,7 +133,7 @@ def _fields(rng: Random) -> tuple[str, str, str, str, str, str]:
 
 
 def function(rng: Random) -> tuple[str, str, str, str]:
-    """A function's head, its whole source, its name and what it does."""
+    """Returns a function's head, its whole source, its name and its description."""
     name, args, returns, does, body, _ = rng.choices((_recipe, _composed, _fields), (52, 30, 18))[0](rng)
     typed = rng.random() < 0.25
     head, source = _render(name, args, returns, does, body, typed)
@@ -174,7 +175,7 @@ def _field_type(name: str) -> str:
 
 
 def classes(rng: Random) -> Document:
-    """Small classes, whose every name is in the request."""
+    """Builds a small class; the request contains all its names."""
     kind = rng.random()
     if kind < 0.16:
         return _container(rng)

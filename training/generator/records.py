@@ -1,4 +1,4 @@
-"""Structured text other than code: JSON objects, SQL, log lines, CSV."""
+"""Generates structured text other than Python: JSON objects, SQL, log lines, CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Prose whose next word is truly uncertain: a grammar over large tables, sentences and plots in any order."""
+"""Generates prose whose next word is truly uncertain: a grammar over large tables, with sentences and plots in any
+order."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _SAID = ("said", "whispered", "cried", "muttered", "answered")
 
 
 class _Unrepeated(Random):
-    """Choices that a text does not make twice: else its likeliest continuation is to say the same thing again."""
+    """Random choices that a text does not repeat: otherwise its likeliest continuation would be a repetition."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng.getrandbits(48))
@@ -31,7 +32,7 @@ class _Unrepeated(Random):
         return picked
 
     def card(self, count: int) -> int:
-        """One of `count`, each as often as the others."""
+        """Returns a number below `count`; all occur equally often."""
         deck = self._decks.setdefault(count, [])
         if not deck:
             deck.extend(range(count))
@@ -40,7 +41,7 @@ class _Unrepeated(Random):
 
 
 class _Scene:
-    """The few people, beasts and things that a story keeps coming back to."""
+    """The few people, animals and things that a story repeats."""
 
     def __init__(self, rng: Random, varied: bool) -> None:
         fresh = _Unrepeated(rng) if varied else None
@@ -55,7 +56,7 @@ class _Scene:
         self.place = rng.choice(p.PLACES)
 
     def noun(self, table: list[str], usual: str) -> str:
-        """A noun, often the scene's own, with or without an adjective."""
+        """Returns a noun, often the scene's own (`usual`), with or without an adjective."""
         noun = usual if self.rng.random() < self.own else self.rng.choice(table)
         return f"{self.rng.choice(p.ADJECTIVES)} {noun}" if self.rng.random() < 0.55 else noun
 
@@ -135,7 +136,7 @@ def _opening(scene: _Scene) -> str:
     def the(noun: str) -> str:
         return f"the {r.choice(p.ADJECTIVES)} {noun}"
 
-    # All four are made before one is chosen: the random stream must not depend on which.
+    # Builds all four before it chooses one: the random numbers used must not depend on the choice.
     return r.choice(
         (
             f"{r.choice(p.TIMES)}, {some(scene.person)} called {scene.name} lived {scene.where()}.",
@@ -181,7 +182,7 @@ def stories(rng: Random, varied: bool = True) -> Document:
 
 
 def scenes(rng: Random, varied: bool = True) -> Document:
-    """Descriptions, letters and diary pages: prose without a plot."""
+    """Builds descriptions, letters and continuations: prose without a plot."""
     scene = _Scene(rng, varied)
     body = " ".join(scene.sentence() for _ in range(rng.randrange(3, 7)))
     kind = rng.randrange(3)

@@ -1,4 +1,4 @@
-"""Recipes of small Python functions. `{x}` is the main argument's name, `{y}` a second one's."""
+"""Recipes of small Python functions. `{x}` stands for the main argument's name, `{y}` for a second one's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from training.generator.text import words
 
 
 class Recipe(NamedTuple):
-    """What a function does, what it may be called, its arguments, and its body."""
+    """A function's recipe: its description, possible names, possible argument names (`x`, `y`), return type and
+    body."""
 
     does: str
     names: str

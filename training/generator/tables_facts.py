@@ -1,4 +1,4 @@
-"""Facts: public knowledge, in tables."""
+"""Tables of facts that are public knowledge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large word tables for prose: the more there are, the less certain the next word is."""
+"""Large tables of words for prose: the larger they are, the less certain the next word."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Tools: their names, arguments and the ways people ask for them.
+"""Tools: their names, arguments, and the wordings of requests for them.
 
-An argument is `name:kind`, a kind being a column of VALUES. A request is a phrase with the arguments' names in braces.
+An argument is `name:kind`, where a kind names the values that it may have. A request contains the arguments' names in
+braces.
 """
 
 from __future__ import annotations

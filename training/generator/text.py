@@ -1,8 +1,8 @@
-"""Small helpers for tables written as text."""
+"""A helper for tables that are written as text."""
 
 from __future__ import annotations
 
 
 def words(text: str) -> list[str]:
-    """A table of words, written as running text because that is how one reads and edits it."""
+    """Splits a table of words, which is written as running text to be easy to read and edit."""
     return text.split()

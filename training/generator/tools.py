@@ -1,4 +1,5 @@
-"""Tool calls, and the same system message with a plain question, so that a call is never the answer to a question."""
+"""Generates tool calls, and plain questions under the same system message, so that a question is not answered by a
+call."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def call_text(call: dict[str, Any]) -> str:
 
 
 def system_message(rng: Random, must: list[Tool]) -> str:
-    """A list of a few tools, the wanted ones somewhere among them."""
+    """Builds a system message that lists a few tools in a random order, those in `must` among them."""
     others = [x for x in t.TOOLS if x not in must]
     tools = must + rng.sample(others, rng.randrange(1, 5))
     rng.shuffle(tools)
@@ -75,7 +76,7 @@ def _request(rng: Random, tool: Tool) -> tuple[str, dict[str, Any]]:
 
 
 def tool_call(rng: Random) -> Document:
-    """One request, one call."""
+    """Builds a request that one call answers."""
     tool = rng.choice(t.TOOLS)
     asked, call = _request(rng, tool)
     if rng.random() < 0.15:
@@ -85,7 +86,7 @@ def tool_call(rng: Random) -> Document:
 
 
 def tool_calls(rng: Random) -> Document:
-    """Several requests in one message, answered with a list of calls."""
+    """Builds several requests in one message, answered by a list of calls."""
     tools = rng.sample(t.TOOLS, 2) if rng.random() < 0.6 else [rng.choice(t.TOOLS)] * 2
     if rng.random() < 0.25:
         tools.append(rng.choice(t.TOOLS))
@@ -99,7 +100,8 @@ def tool_calls(rng: Random) -> Document:
 
 
 def tool_question(rng: Random, worked: bool = True) -> Document:
-    """A question under the same system message: answered in words. Sometimes a wish for which there is no tool."""
+    """Builds a question under a system message with tools, answered in words; or a request that no listed tool can
+    serve."""
     kind = rng.random()
     if kind < 0.12:
         tool = rng.choice(t.TOOLS)
@@ -122,7 +124,7 @@ def tool_question(rng: Random, worked: bool = True) -> Document:
 
 
 def tool_result(rng: Random) -> Document:
-    """A call, the tool's result, and the answer made of it."""
+    """Builds a conversation with a call, the tool's result, and an answer from it."""
     kind = rng.choice(("get_time", "get_stock_price", "get_weather"))
     tool = t.BY_NAME[kind]
     asked, call = _request(rng, tool)

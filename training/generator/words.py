@@ -1,4 +1,4 @@
-"""Word tasks, lists and small talk: the chat workload beside plain facts."""
+"""Generates word tasks, lists and small talk for the category `chat`."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def words(rng: Random) -> Document:
 
 
 def lists(rng: Random) -> Document:
-    """Lists of n things, all different: the count is asked for in words or figures, and kept."""
+    """Builds a list of n different things. The count is a word or a number, and the answer keeps to it."""
     name = rng.choice(list(w.CATEGORIES))
     table = w.CATEGORIES[name]
     n = rng.randrange(2, min(8, len(table)) + 1)
-    # A fixed order with a random start: a small model can then keep the promise that nothing repeats.
+    # A fixed order with a random start lets a small model avoid repetitions.
     start = rng.randrange(len(table)) if rng.random() < 0.3 else 0
     items = [table[(start + i) % len(table)] for i in range(n)]
     count = NUMBERS[n] if rng.random() < 0.7 else str(n)
@@ -125,7 +125,7 @@ _TALK = (
 
 
 def talk(rng: Random) -> Document:
-    """Greetings, introductions, and questions about what was just said."""
+    """Builds greetings, introductions, and questions about what was just said."""
     kind = rng.random()
     if kind < 0.35:
         asked, answer = rng.choice(_TALK)
@@ -146,7 +146,7 @@ def talk(rng: Random) -> Document:
 
 
 def summary(rng: Random) -> Document:
-    """Sentences built from what the user gave, so that copying from the prompt is practised."""
+    """Builds a sentence from what the user gave, to train copying from the prompt."""
     name, job = rng.choice(w.NAMES), rng.choice(w.JOBS)
     city, likes = rng.choice(w.CITIES), rng.sample(w.SPORTS + w.INSTRUMENTS, rng.randrange(2, 4))
     asked = f"Write one sentence about {name}: job {job}, city {city}, likes {', '.join(likes)}."
