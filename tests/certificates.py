@@ -1,4 +1,4 @@
-"""Certificates and their keys, as files: an authority for one test, and what it issues."""
+"""Certificates and their keys as files: a test's own certificate authority, and what it issues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Authority:
     """Issues certificates that are valid from yesterday to tomorrow."""
 
     def __init__(self, folder: Path, name: str, issuer: Authority | None = None, **dates: float) -> None:
-        """`issuer`: of an authority that another one certified. `dates`: as for `issue`."""
+        """Creates the authority. `issuer` is the authority that certifies it, None for a root. `dates` are as for
+        `issue`."""
         self._folder, self._name, self._issuer = folder, name, issuer or self
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = _subject(name)
@@ -46,7 +47,8 @@ class Authority:
         extensions: Sequence[x509.ExtensionType] = (),
         **dates: float,
     ) -> Certified:
-        """`key`: unset, a new one of P-256. `names`: its subjectAltName. `dates`: `begin` and `end`, days from now."""
+        """Issues a certificate. `key` unset stands for a new one of P-256. `names` are its subjectAltName. `dates` are
+        `begin` and `end`, in days from now."""
         key = key or ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(_subject(name), key, **dates)
         if names:

@@ -1,4 +1,4 @@
-"""The code blocks of the documents, and how each is run."""
+"""Code blocks of the documents, and how each is run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ with serving(serve_command(*sys.argv[1:], "--port", "0", "--http-port", "off"), 
 
 @dataclass(frozen=True)
 class CodeBlock:
-    """A fenced block. `reason`: the marker above it says why it is not run; empty if it is run."""
+    """A fenced block. `reason` is the marker above it, which says why it is not run; empty if it is run."""
 
     document: str
     line: int
@@ -64,15 +64,14 @@ def code_blocks() -> Iterator[CodeBlock]:
 
 
 def texts_of(document: str, language: str, word: str = "") -> list[str]:
-    """The document's blocks in a language, those that contain `word`."""
+    """Returns the document's blocks in a language, if they contain `word`."""
     blocks = (block for block in code_blocks() if (block.document, block.language) == (document, language))
     return [block.text for block in blocks if word in block.text]
 
 
 class Reader:
-    """Runs blocks as a reader of the documents would: in one folder, against one running daemon.
-
-    `addresses`: the address here of each address in the documents."""
+    """Runs blocks as a reader of the documents would: in one folder, against one running daemon. `addresses` maps each
+    address in the documents to the real one."""
 
     def __init__(self, folder: Path, addresses: Mapping[str, str], model: str) -> None:
         self._folder, self._addresses, self._model = folder, addresses, model
@@ -92,7 +91,7 @@ class Reader:
         self._environ = {**{k: v for k, v in os.environ.items() if not k.startswith("DRAFTD_")}, **target}
 
     def run(self, block: CodeBlock) -> None:
-        """Raises an exception that says what went wrong."""
+        """Runs a block. Raises an exception that says what failed."""
         if block.language in ("sh", "console"):
             self._call(["bash", "-euo", "pipefail", "-c", self._adapt(_commands(block))])
         elif block.language == "python":
@@ -105,7 +104,7 @@ class Reader:
             _PARSERS[block.language](block.text)
 
     def _adapt(self, text: str) -> str:
-        """The text with the addresses, the model's name and the commands of this run."""
+        """Returns the text with this test's addresses, model name and commands."""
         for documented, here in self._addresses.items():
             text = text.replace(documented, here)
         text = text.replace(".venv/bin/", "")
@@ -125,7 +124,7 @@ class Reader:
 
 
 def _commands(block: CodeBlock) -> str:
-    """The commands of a shell block; of a session, those after each prompt."""
+    """Returns the commands of a shell block; of a session, those after each prompt."""
     if block.language == "sh":
         return block.text
     return "\n".join(line[2:] for line in block.text.splitlines() if line.startswith("$ "))

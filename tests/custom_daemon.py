@@ -1,4 +1,5 @@
-"""Runs a daemon that a test composes itself, as a process: the text of a program that ends in `run_daemon`."""
+"""Runs a daemon that a test composes itself, as a process. The test gives the text of a program that ends in
+`run_daemon`."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from tests import forked_daemon
 
 @contextlib.contextmanager
 def composed(program: str, tmp_path: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """Runs `program` and gives its host:port once it serves. Told to stop when the block ends, it must exit 0."""
+    """Runs `program` and yields its host:port once it serves. Stops it when the block ends; it must then exit with
+    0."""
     whole = {**os.environ, "XDG_STATE_HOME": str(tmp_path), **environ}
     with forked_daemon.serving(forked_daemon.program, program, environ=whole) as running:
         yield running.address

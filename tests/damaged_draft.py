@@ -1,4 +1,4 @@
-"""A draft that goes bad and is mended, on disk: its files are replaced in one step, as a person who deploys would."""
+"""A draft on disk that a test damages and repairs. Its files are replaced in one step, as a deployment would."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True)
 class Draft:
-    """The embedded pair's draft and a lighter quantisation of it: `heavy` and `light` are what is served."""
+    """The embedded pair's draft (`heavy`) and a lighter quantisation of it (`light`), which the daemon serves."""
 
     folder: Path
 
@@ -30,7 +30,7 @@ class Draft:
 
     @classmethod
     def copied(cls, folder: Path) -> Draft:
-        """A copy of one's own, good, and a damaged one in store."""
+        """Copies the draft to `folder`, and prepares a damaged version."""
         load_blas()
         shutil.copytree(str(importlib.resources.files("draftd.models.nano") / "draft"), folder / "good-heavy")
         shutil.copytree(folder / "good-heavy", folder / "bad-heavy")
@@ -55,7 +55,7 @@ class Draft:
 
 
 def _scramble(file: Path) -> None:
-    """Each weight changes place with another of its row: the same shapes and sizes, and next to no sense."""
+    """Shuffles the weights within each row: shapes and sizes stay, and the model is useless."""
     import mlx.core as mx
 
     with mx.stream(mx.cpu):

@@ -1,4 +1,4 @@
-"""What `draftd doctor` says of the models of settings."""
+"""Runs `draftd doctor`'s checks of the models in given settings."""
 
 from __future__ import annotations
 

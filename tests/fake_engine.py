@@ -47,13 +47,13 @@ class Letters:
 
 
 def counted(drafts: int = 10, accepted: int = 30, rollbacks: int = 2, break_even: float = 10.0) -> DraftCounts:
-    """Of drafts whose steps cost as much as twice an autoregressive one."""
+    """Returns counts of drafts whose steps cost twice as much as autoregressive ones."""
     return DraftCounts(drafts=drafts, accepted=accepted, rollbacks=rollbacks, break_even_tokens=break_even)
 
 
 @dataclass
 class Answering:
-    """Answers `text` autoregressively, `drafted` with a draft, or what `says` returns."""
+    """A fake engine that answers `text` autoregressively, `drafted` with a draft, or the result of `says`."""
 
     text: str = "yes"
     drafted: str | None = None
@@ -130,7 +130,7 @@ class Answering:
 
 @dataclass
 class Told:
-    """The fallback's telemetry, kept: what was reported, in order."""
+    """Fake telemetry of the fallback: keeps what was reported, in order."""
 
     probes: list[tuple[FallbackLevel, str, float | None, float | None]] = field(default_factory=list)
     runs: list[tuple[FallbackLevel, str, int]] = field(default_factory=list)

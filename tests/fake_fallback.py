@@ -1,4 +1,4 @@
-"""A fallback controller whose every answer a test sets: the seam's fake."""
+"""A fake fallback controller whose answers a test sets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEASE = Lease(ALERT, NOW + 600)
 
 
 def fallback_state(**fields: Any) -> FallbackState:
-    """At the top, with nothing asked, but for `fields`."""
+    """Returns a state at the top level without any demand, except for `fields`."""
     found = {
         "ladder": LADDER,
         "position": 0,
@@ -47,7 +47,7 @@ def fallback_state(**fields: Any) -> FallbackState:
 
 
 class FixedFlag:
-    """Flags that always answer the same."""
+    """A flag that always has the same value."""
 
     def __init__(self, value: bool = True, strategy: Strategy = Strategy.AUTO) -> None:
         self.value, self.way = value, strategy
@@ -60,7 +60,7 @@ class FixedFlag:
 
 
 class FakeController:
-    """Holds and releases as the real one would, on `NOW`; its futures are the test's to end."""
+    """Holds and releases levels as the real controller does, on the clock `NOW`. The test ends its futures."""
 
     def __init__(self, state: FallbackState | None = None) -> None:
         self.now = state or fallback_state()

@@ -1,6 +1,7 @@
-"""A hub on loopback that speaks as much of the real one's protocol as huggingface_hub's client uses, and can fail.
+"""A hub on loopback that implements the part of the real protocol that huggingface_hub's client uses, and that can
+fail.
 
-Large files are redirected to another host, as the real hub's are, which must not see the token.
+Large files are redirected to another host, as on the real hub. That host must not receive the token.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _COMMIT = "X-Repo-Commit"
 
 @dataclass
 class Fault:
-    """An answer in place of the right one, for paths that match `path`. `times`: how often; None for ever."""
+    """An answer instead of the right one, for paths that match `path`. `times` is how often; None without limit."""
 
     path: str
     status: int = 0
@@ -41,7 +42,7 @@ class Fault:
 
 @dataclass
 class Sent:
-    """A part of a file that went to a client, or goes to it: as much as was begun to be written."""
+    """A part of a file that was sent to a client, or is being sent."""
 
     name: str
     begin: int
@@ -50,7 +51,7 @@ class Sent:
 
 
 class Hub:
-    """`models` are files by name, by OWNER/NAME. `bytes_per_second` slows each file."""
+    """A fake hub. `models` has files by name, by OWNER/NAME. `bytes_per_second` slows each file."""
 
     def __init__(self) -> None:
         self.models: dict[str, dict[str, bytes]] = {}
@@ -77,14 +78,14 @@ class Hub:
         self.models[name] = found | files
 
     def commit(self, name: str) -> str:
-        """Differs when a file does."""
+        """Returns the commit of a model, which changes when a file does."""
         digest = hashlib.sha1()
         for file, body in sorted(self.models[name].items()):
             digest.update(file.encode() + b"\0" + body)
         return digest.hexdigest()
 
     def parts(self, name: str) -> list[tuple[int, int]]:
-        """Of a file, those that were sent, in turn."""
+        """Returns the parts of a file that were sent, as (begin, end), in order."""
         return [(one.begin, one.end) for one in self.sent if one.name == name]
 
     def close(self) -> None:
@@ -95,7 +96,7 @@ class Hub:
 
 @contextlib.contextmanager
 def hub_for_tests(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Hub]:
-    """A hub that this process takes for the real one, with a cache in `home`."""
+    """Yields a hub that this process takes for the real one, with a cache in `home`."""
     from huggingface_hub import constants
 
     hub = Hub()
@@ -109,7 +110,7 @@ def hub_for_tests(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Hub]:
 
 
 def serve(url: str, home: str, *arguments: str) -> None:
-    """For tests.forked_daemon: `draftd serve` with these arguments, which takes `url` for the hub."""
+    """Runs `draftd serve` with these arguments and the hub at `url`, for tests.forked_daemon."""
     from huggingface_hub import constants
 
     for name, value in _constants(url, Path(home)).items():
@@ -118,7 +119,7 @@ def serve(url: str, home: str, *arguments: str) -> None:
 
 
 def _constants(url: str, home: Path) -> dict[str, object]:
-    """huggingface_hub's own, which it takes from the environment when it is imported."""
+    """Returns the constants that huggingface_hub takes from the environment when it is imported."""
     return {
         "ENDPOINT": url,
         "HUGGINGFACE_CO_URL_TEMPLATE": url + "/{repo_id}/resolve/{revision}/{filename}",
@@ -142,7 +143,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Says nothing: clients leave when they like."""
+        """Ignores errors: clients may leave at any time."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -157,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
     def _answer(self) -> None:
         with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""Ranks without MLX in the test's process: they form a group over loopback, with real model files."""
+"""Ranks without MLX in the test's process. They form a group over loopback, with real model files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KEY = b"the group's key"
 
 @dataclass
 class Begun:
-    """How a group begins, of `plan`: rank 0 and followers as they are called, on an event loop of a thread."""
+    """A group of `plan` that is being formed: rank 0, and followers as they connect, on an event loop in a thread."""
 
     model: str
     plan: GroupPlan = field(default_factory=local_plan)
@@ -79,7 +79,7 @@ class Begun:
         return self._calls[-1]
 
     def close(self) -> None:
-        """Rank 0 gives up; followers find its port closed."""
+        """Makes rank 0 give up; followers find its port closed."""
         for future in self._leading:
             future.cancel()
         wait(self._leading, 10)
@@ -106,12 +106,12 @@ class Begun:
 
 
 class Channels:
-    """Of a group of two or more that has begun."""
+    """The channels of a group of two or more ranks that has been formed."""
 
     def __init__(
         self, model: str, ranks: int = 2, address: Callable[[str, int], str] | None = None, **leader: Any
     ) -> None:
-        """`address` makes that which a follower calls, of rank 0's."""
+        """Forms the group. `address` maps rank 0's address to the one that a follower connects to."""
         begun = Begun(model, local_plan(ranks))
         leading = begun.lead()
         through = address or (lambda said, rank: said)
@@ -138,6 +138,6 @@ class Channels:
 
 
 def taken_port() -> tuple[socket.socket, int]:
-    """A program that listens on loopback."""
+    """Returns a listening socket on loopback, and its port."""
     held = socket.create_server(("127.0.0.1", 0))
     return held, int(held.getsockname()[1])

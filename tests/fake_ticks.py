@@ -1,4 +1,4 @@
-"""Ticks made by hand, for what is derived from them."""
+"""Builds ticks (measurements of one answer) by hand, to test what is computed from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tick(
     counts: DraftCounts | None = None,
     text: str | None = None,
 ) -> Tick:
-    """`chunks`: when each came, and how many tokens it had."""
+    """Builds a tick. `chunks` has the time of each chunk and its number of tokens."""
     tokens = sum(count for _, count in chunks)
     return Tick(
         place=where or place(),
@@ -58,14 +58,15 @@ def tick(
 
 
 def paced(where: RunPlace, rate: float, *, first: float = 0.1, tokens: int = 11, elapsed: float = 0.0) -> Tick:
-    """A token a message, `rate` of them a second after the first."""
+    """Builds a tick with one token a chunk, and `rate` tokens per second after the first."""
     return tick(where, [(first + i / rate, 1) for i in range(tokens)], elapsed=elapsed)
 
 
 def drafted(
     k: int, *, drafts: int, accepted: int, plain: int = 1, draft_seconds: float, verify_seconds: float
 ) -> DraftCounts:
-    """Counts of `drafts` steps of `k` tokens each and `plain` ones without; seconds are of all rounds together."""
+    """Builds the counts of `drafts` steps of `k` draft tokens each and `plain` steps without. Seconds are sums over all
+    steps."""
     return DraftCounts(
         steps=drafts + plain,
         drafts=drafts,

@@ -1,4 +1,4 @@
-"""A fake verifier: speaks the protocol over a text given by a rule, without a model."""
+"""A fake verifier without a model: it speaks the protocol over a text that a rule defines."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ VOCABULARY = 97
 
 
 def following(text: Sequence[int]) -> int:
-    """What the verifier's text goes on with."""
+    """Returns the token that follows in the verifier's text."""
     return (7 * text[-1] + 3 * len(text) + 1) % VOCABULARY
 
 
 def continued(prompt: Sequence[int], tokens: int) -> list[int]:
-    """The verifier's whole answer."""
+    """Returns the verifier's whole answer."""
     text = list(prompt)
     for _ in range(tokens):
         text.append(following(text))
@@ -60,7 +60,7 @@ class Words:
 
 @dataclass
 class Text:
-    """One sequence: at most `most` tokens."""
+    """One sequence, of at most `most` tokens."""
 
     tokens: list[int]
     most: int
@@ -70,10 +70,10 @@ class Text:
 
 
 class FakeVerifier(verification_pb2_grpc.VerificationServiceServicer):
-    """`silent`: it gives no verdict. `deaf`: it answers no ping either. `stalls`: what comes is lost. `lies`: a verdict
-    that does not go on from the text; `floods`: verdicts without end. `refuses`: what an `OpenSequence` is answered
-    with. `holds`: tokens of an answer after which no verdict comes. `closed`: what each sequence was closed with, by
-    edge."""
+    """A verifier with faults. `silent` gives no verdict, `deaf` answers no ping either, and `stalls` loses what
+    arrives. `lies` sends a verdict that does not continue the text; `floods` sends verdicts without end. `refuses` is
+    its answer to an `OpenSequence`. `holds` is the number of answer tokens after which no verdict comes. `closed`
+    records how each sequence was closed, by edge."""
 
     def __init__(self, words: Words | None = None, fingerprint: str = "weights") -> None:
         self.words, self.fingerprint = words or Words(), fingerprint
@@ -163,7 +163,7 @@ class FakeVerifier(verification_pb2_grpc.VerificationServiceServicer):
 
 @contextlib.contextmanager
 def fake_verifier(fake: FakeVerifier, port: int = 0) -> Iterator[int]:
-    """Serves it until the block ends; yields the port."""
+    """Serves the fake until the block ends; yields the port."""
     server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
     verification_pb2_grpc.add_VerificationServiceServicer_to_server(fake, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port(f"127.0.0.1:{port}")

@@ -1,7 +1,7 @@
-"""A daemon of a test as a process of its own, without the seconds that an interpreter takes to import all of it.
+"""Runs a test's daemon as a process of its own, without the seconds that an interpreter takes to import it.
 
-It is forked from a server that has imported it already, one for each of xdist's workers. On macOS, whose frameworks
-do not outlive a fork, it is spawned, and imports as any program does.
+It is forked from a server that has imported it already, one for each of xdist's workers. On macOS, whose frameworks do
+not survive a fork, it is spawned and imports as usual.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STOP_SECONDS = 60.0
 
 @dataclass
 class Child:
-    """What runs, with the names of subprocess.Popen. `stderr` is all that it writes."""
+    """A process with the interface of subprocess.Popen. `stderr` is all that it writes."""
 
     process: Any
     stderr: TextIO
@@ -42,7 +42,7 @@ class Child:
         return None if self.process.exitcode is None else int(self.process.exitcode)
 
     def wait(self, seconds: float | None = None) -> int:
-        """The exit code; -N where signal N ended it. Raises TimeoutExpired."""
+        """Returns the exit code, -N if signal N ended it. Raises TimeoutExpired."""
         self.process.join(seconds)
         if self.process.exitcode is None:
             raise subprocess.TimeoutExpired(self.process.name, seconds or 0.0)
@@ -72,7 +72,7 @@ _STARTING = threading.Lock()  # two daemons are often started at once, and the s
 
 
 def start(main: Callable[..., object], *arguments: object, environ: Mapping[str, str]) -> Child:
-    """Runs `main`, a function of a module, with `environ` for its whole environment."""
+    """Runs `main`, a module's function, in a child process whose whole environment is `environ`."""
     heed_signals()
     context: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "forkserver")
     if sys.platform != "darwin":
@@ -87,8 +87,8 @@ def start(main: Callable[..., object], *arguments: object, environ: Mapping[str,
 
 
 def _start_server() -> None:
-    """Starts the server unless it runs, with clocks that a child can step (tests.faults.clock): once loaded, a library
-    cannot be put before others."""
+    """Starts the server unless it runs, with clocks that a child can step (tests.faults.clock): a library must be
+    loaded before others."""
     forkserver.set_forkserver_preload(["tests.forked_imports"])
     made, before = library(CLOCK), os.environ.get("LD_PRELOAD")
     if made is not None:
@@ -114,7 +114,7 @@ def _run(main: Callable[..., object], arguments: tuple[object, ...], environ: di
 
 @dataclass
 class Daemon:
-    """One that has announced itself. `lines` are what it said so far."""
+    """A daemon that has announced itself. `lines` are its output so far."""
 
     child: Child
     address: str
@@ -126,14 +126,14 @@ class Daemon:
         return int(self.address.rpartition(":")[2])
 
     def read_on(self) -> None:
-        """On a thread: a full pipe would stop it."""
+        """Reads its output on a thread: a full pipe would block it."""
         self._reader = threading.Thread(
             target=lambda: self.lines.extend(line.rstrip("\n") for line in self.child.stderr), daemon=True
         )
         self._reader.start()
 
     def wait(self, seconds: float) -> int:
-        """The exit code. All that it said is in `lines` then."""
+        """Returns the exit code. Then `lines` has all its output."""
         code = self.child.wait(seconds)
         assert self._reader is not None
         self._reader.join(10)
@@ -144,7 +144,7 @@ class Daemon:
 def daemon(
     main: Callable[..., object], *arguments: object, environ: Mapping[str, str], until: str = "serving"
 ) -> Iterator[Daemon]:
-    """Runs a daemon for as long as the block does, once it has said that it is `until`: listening or serving."""
+    """Runs a daemon while the block does, once it has announced that it is `until`: listening or serving."""
     child = start(main, *arguments, environ=environ)
     try:
         lines: list[str] = []
@@ -164,7 +164,7 @@ def daemon(
 
 @contextlib.contextmanager
 def serving(main: Callable[..., object], *arguments: object, environ: Mapping[str, str]) -> Iterator[Daemon]:
-    """The same, told to stop where the block ends well: it must then exit with 0."""
+    """Runs a daemon, and stops it if the block ends well: it must then exit with 0."""
     with daemon(main, *arguments, environ=environ) as running:
         yield running
         running.child.terminate()
@@ -172,12 +172,12 @@ def serving(main: Callable[..., object], *arguments: object, environ: Mapping[st
 
 
 def program(text: str) -> None:
-    """For `main`: a program's text, which ends in `run_daemon`."""
+    """Runs a program's text, which ends in `run_daemon`; for use as `main`."""
     exec(compile(text, "<daemon>", "exec"), {"__name__": "__main__"})
 
 
 def command(*arguments: str) -> None:
-    """For `main`: `draftd` with these arguments."""
+    """Runs `draftd` with these arguments; for use as `main`."""
     from draftd.cli.main import main
 
     sys.argv = ["draftd", *arguments]

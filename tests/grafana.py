@@ -42,7 +42,7 @@ _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 
 @dataclass
 class Grafana:
-    """Its state, in the open: tests look at it and change it by hand. Ids and versions are counted as Grafana does."""
+    """Its state, which tests may read and change. Ids and versions are counted as Grafana does."""
 
     version: str = "12.4.1"
     token: str = "glsa_token-of-the-tests"
@@ -75,7 +75,7 @@ class Grafana:
         return [f"{request.method} {request.path}" for request in self.requests if request.method != "GET"]
 
     def frozen(self) -> str:
-        """All that it holds, so that two moments can be compared byte by byte."""
+        """Returns all its state as text, so that two moments can be compared."""
         names = ("folders", "dashboards", "rules", "intervals", "contact_points", "secrets", "policies")
         return json.dumps({name: getattr(self, name) for name in names}, sort_keys=True)
 

@@ -1,4 +1,4 @@
-"""The HTTP front over a service that says what a test tells it to: for what no model says on demand."""
+"""The HTTP front over a scripted service, for answers that no model gives on demand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PLAN = DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", 
 
 @dataclass
 class Says:
-    """One answer: chunks of deltas, or of `text` without any; `error` follows what was said."""
+    """One answer: chunks of deltas, or of `text` without any; `error` comes last."""
 
     deltas: Sequence[Sequence[Delta]] = ()
     text: Sequence[str] = ()
@@ -65,7 +65,7 @@ class Says:
 
 
 def call(index: int, name: str, arguments: str) -> list[list[Delta]]:
-    """A call in the pieces in which a model writes it."""
+    """Returns a tool call in the pieces in which a model writes it."""
     half = len(arguments) // 2
     return [
         [ToolCallBegun(index, f"call_{index}", name)],
@@ -84,8 +84,8 @@ def said(text: str) -> list[list[Delta]]:
 
 @dataclass
 class ScriptedService:
-    """InferenceService as the front knows it. Each request takes the next answer, or all `together` as its choices.
-    `obliging`: there is always one. `checks`: a request must be in order, as the service itself demands."""
+    """An InferenceService for the front. Each request takes the next answer, or with `together` all of them as its
+    choices. `obliging`: there is always an answer. `checks`: requests are validated, as by the real service."""
 
     answers: list[Says] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
@@ -157,7 +157,7 @@ class Fronted:
 
     @property
     def asked(self) -> Request:
-        """The last request."""
+        """Returns the last request."""
         return self.service.requests[-1]
 
 

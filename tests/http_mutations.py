@@ -1,4 +1,4 @@
-"""Bodies of every HTTP endpoint, and ways to spoil them, drawn from a seed."""
+"""Request bodies for every HTTP endpoint, and random mutations of them from a seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 def bodies(model: str) -> dict[str, dict[str, Any]]:
-    """One for each way to ask, by its path: all are served."""
+    """Returns a valid body for each kind of request, by its path."""
     chat: dict[str, Any] = {
         "model": model,
         "messages": [
@@ -61,7 +61,8 @@ def bodies(model: str) -> dict[str, dict[str, Any]]:
 
 
 def more_bodies(model: str, stored: str) -> list[tuple[str, dict[str, Any]]]:
-    """The rest of the fields, and the paths that take the same bodies. `stored`: the id of an answer that is kept."""
+    """Returns bodies with the remaining fields, and the paths that take the same bodies. `stored` is a stored answer's
+    id."""
     plain = bodies(model)
     chat = {
         **plain[CHAT],
@@ -143,12 +144,13 @@ def more_bodies(model: str, stored: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def mangled(body: Any, rng: random.Random) -> Any:
-    """The body with one value somewhere in it replaced by another kind."""
+    """Returns the body with one random value replaced by another type."""
     return changed(body, rng, lambda value: rng.choice(WRONG), 0.25)
 
 
 def changed(body: Any, rng: random.Random, change: Callable[[Any], Any], stop: float = 0.15) -> Any:
-    """The body with `change` made to one value, somewhere in it; each level is the last with probability `stop`."""
+    """Returns the body with `change` applied to one random value. Each level of nesting is the last with probability
+    `stop`."""
     if not isinstance(body, (dict, list)) or not body or rng.random() < stop:
         return change(body)
     made: Any = body.copy()
@@ -159,7 +161,8 @@ def changed(body: Any, rng: random.Random, change: Callable[[Any], Any], stop: f
 
 @dataclass(frozen=True)
 class Sent:
-    """One request. `how` it was spoilt, for people; `is_json`: whether its body can be read as a JSON object."""
+    """One request. `how` describes its mutation for people; `is_json` says whether its body can be read as a JSON
+    object."""
 
     how: str
     method: str
@@ -208,7 +211,7 @@ def _emptied(body: Any, rng: random.Random) -> Any:
 
 
 def _swapped(body: Any, rng: random.Random) -> Any:
-    """A list where an object belongs, and the other way round; a number as text."""
+    """Returns the value with another type: a list for an object or the reverse, a number as text."""
 
     def swap(value: Any) -> Any:
         if isinstance(value, dict):
@@ -232,7 +235,7 @@ _CHANGES = (_other_kind, _without, _with_junk, _emptied, _swapped, _other_word, 
 
 
 def spoilt(model: str, stored: str, count: int, seed: int) -> Iterator[Sent]:
-    """`stored`: the id of an answer that the server keeps."""
+    """Yields `count` mutated requests. `stored` is a stored answer's id."""
     rng = random.Random(seed)
     asking = more_bodies(model, stored)
     ways = (*[_changed_body] * 6, _literal, _literal, _twice, _text, _text, _envelope, _path)
@@ -260,7 +263,7 @@ def _literal(path: str, body: Any, rng: random.Random, stored: str) -> Sent:
 
 
 def _twice(path: str, body: Any, rng: random.Random, stored: str) -> Sent:
-    """A key that is there twice, at the top."""
+    """Builds a request with a duplicate key at the top."""
     key, other = rng.choice(list(body)), rng.choice([*WRONG, *body.values()])
     first = json.dumps({key: other})[1:-1]
     data = json.dumps(body)
@@ -269,7 +272,7 @@ def _twice(path: str, body: Any, rng: random.Random, stored: str) -> Sent:
 
 
 def _text(path: str, body: Any, rng: random.Random, stored: str) -> Sent:
-    """What is no JSON any more, or may be none."""
+    """Builds a request whose body is no JSON any more, or may be none."""
     data = json.dumps(body).encode()
     at = rng.randrange(len(data))
     junk = rng.choice([b"\xff", b"\xc3\x28", b"\x00", b"'", b"//", b",", b"\x80" * 9, b"\xf5\x80\x80\x80"])
@@ -288,7 +291,7 @@ def _is_object(data: bytes) -> bool:
 
 
 def _envelope(path: str, body: Any, rng: random.Random, stored: str) -> Sent:
-    """The wrong content type, encoding or method around a good body."""
+    """Builds a request with a wrong content type, encoding or method, but a good body."""
     data = json.dumps(body).encode()
     headers = rng.choice(
         [
@@ -311,7 +314,7 @@ def _envelope(path: str, body: Any, rng: random.Random, stored: str) -> Sent:
 
 
 def _path(path: str, body: Any, rng: random.Random, stored: str) -> Sent:
-    """A path or query that is not quite right, of those that have no body and of one that is not offered."""
+    """Builds a request with a slightly wrong path or query, or a path that is not offered."""
     name = rng.choice([stored, "", "x", "..", "%00", "%2F", "%F0%9F%98%80", "a" * 3000, "resp_" + "0" * 32, "%ff"])
     query = rng.choice(
         ["", "?limit=0", "?limit=-1", "?limit=9999999999", "?limit=x", "?order=up", "?after=", "?after=%00",

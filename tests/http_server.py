@@ -29,7 +29,7 @@ class Request:
 
 
 class Refused(Exception):
-    """An answer that is no 2xx."""
+    """An answer with an error status, not 2xx."""
 
     def __init__(self, code: int, message: str, **more: Any) -> None:
         super().__init__(message)
@@ -46,14 +46,15 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone away is its own business; what fails here is told, and seen by the client as well."""
+        """Ignores clients that have gone away; other errors are reported, and seen by the client too."""
         if not isinstance(sys.exc_info()[1], ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)
 
 
 @contextmanager
 def serving(answer: Callable[[Request], Answer], certificate: Path | None = None) -> Iterator[str]:
-    """Answers on a free port until the end of the block; gives the address. `certificate`: PEM, with its key; https."""
+    """Answers on a free port until the block ends; yields the address. `certificate` is a PEM file with its key, for
+    https."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -86,7 +87,7 @@ def serving(answer: Callable[[Request], Answer], certificate: Path | None = None
         do_GET = do_POST = do_PUT = do_DELETE = _handle  # noqa: N815
 
         def log_message(self, format: str, *args: object) -> None:
-            """Silent: the requests are kept instead."""
+            """Logs nothing: the requests are kept instead."""
 
     server = _Server(("127.0.0.1", 0), Handler)
     if certificate is not None:

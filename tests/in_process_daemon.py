@@ -43,7 +43,7 @@ from tests.wait_until import until
 
 
 def models() -> LoadedModels:
-    """A scripted pair with room for a few thousand tokens."""
+    """Returns a scripted pair with a context of a few thousand tokens."""
     return scripted_models(0.7, context_length=4096)
 
 
@@ -148,7 +148,7 @@ class Served:
         self.client.close()
 
     def settle(self, seconds: float = 10.0) -> None:
-        """Waits until the engine has nothing in hand and every request was told to telemetry."""
+        """Waits until the engine has no request and telemetry has seen every one."""
         until(lambda: self.daemon.service.open_requests == 0, seconds)
         until(lambda: all(h.outcomes or h.refusals for h in self.telemetry.heard), seconds)
 

@@ -1,10 +1,11 @@
-"""The rules of Weaver's live check, for what an OtlpReceiver was sent: against docs/registry and OpenTelemetry's own.
+"""The rules of Weaver's live check, applied to what an OtlpReceiver received: against docs/registry and OpenTelemetry's
+own registry.
 
     assert not violations(receiver)
 
-Weaver itself is a program in Rust that no package registry has: docs/telemetry.md says when it ran, and how to run it.
-Names, units, instruments and enumerations of OpenTelemetry's are those of its Python package; what it requires and
-recommends is in a table below, and types are the catalog's. Its rules:
+Weaver itself is a Rust program that no package registry has: docs/telemetry.md says when it ran, and how to run it.
+Names, units, instruments and enumerations of OpenTelemetry come from its Python package. Its requirement levels are in
+a table below, and types are the catalog's. Its rules:
 https://github.com/open-telemetry/weaver/tree/main/crates/weaver_live_check/src/advice
 """
 
@@ -67,7 +68,7 @@ _FIT = {"int": ("double",), "int[]": ("double[]",), "[]": ("string[]", "int[]", 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One thing that is not as it should be. `level`: violation, improvement or information; `of`: which signal."""
+    """One finding. `level` is violation, improvement or information; `of` is the signal."""
 
     level: str
     id: str
@@ -78,7 +79,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Definition:
-    """What a registry says of one attribute, metric or event."""
+    """A registry's definition of one attribute, metric or event."""
 
     type: str = ""  # of an attribute; of a metric its instrument
     unit: str = ""
@@ -89,14 +90,14 @@ class Definition:
 
 
 def violations(receiver: OtlpReceiver) -> list[Finding]:
-    """What Weaver would end with an error for, but for what is not draftd's doing."""
+    """Returns the findings for which Weaver would exit with an error, without those that draftd does not cause."""
     return sorted(
         one for one in findings(receiver) if one.level == "violation" and (one.id, one.name) not in THEIR_FAULTS
     )
 
 
 def findings(receiver: OtlpReceiver) -> set[Finding]:
-    """All that is found in what was received: each once, however often it was sent."""
+    """Returns all findings, each once, however often it was received."""
     found: set[Finding] = set()
     for resource, _, span in receiver.items("traces"):
         found |= {*_attributes(resource, "resource"), *_attributes(attributes_of(span.attributes), span.name)}
@@ -131,7 +132,7 @@ def _metric(metric: Any, resource: Attributes) -> Iterator[Finding]:
 
 
 def _defined(kind: str, name: str, points: Iterable[Attributes]) -> Iterator[Finding]:
-    """A metric or an event, and whether each of its points has what is wanted."""
+    """Checks a metric or an event, and whether each of its points has the required attributes."""
     known = definition(kind, name)
     if known is None:
         yield Finding("violation", f"missing_{kind}", name, name, "in no registry")
@@ -172,20 +173,20 @@ def _standing(known: Definition, name: str, of: str) -> Iterator[Finding]:
 
 
 def type_of(value: Value) -> str:
-    """In OpenTelemetry's words; a list with nothing in it is of any type."""
+    """Returns a value's type in OpenTelemetry's words; an empty list is of any type."""
     if isinstance(value, list):
         return f"{_TYPES[type(value[0])] if value else ''}[]"
     return _TYPES[type(value)]
 
 
 def definition(kind: str, name: str) -> Definition | None:
-    """Of an `attribute`, a `metric` or an `event`; None where neither registry has it."""
+    """Returns the definition of an `attribute`, a `metric` or an `event`, or None if neither registry has it."""
     return ours().get((kind, name)) if name.startswith(OURS) else _theirs(kind, name)
 
 
 @cache
 def ours() -> Mapping[tuple[str, str], Definition]:
-    """What docs/registry defines, by kind and name."""
+    """Returns the definitions in docs/registry, by kind and name."""
     found = {}
     for path in REGISTRY.glob("*.yaml"):
         for group in yaml.safe_load(path.read_text(encoding="utf-8")).get("groups", ()):
@@ -231,7 +232,7 @@ def _theirs(kind: str, name: str) -> Definition | None:
 
 
 def _modules(kind: str, name: str) -> Iterator[ModuleType]:
-    """Where the package may have it."""
+    """Yields the modules of the package that may define the name."""
     words = name.split(".")[0]
     for place in (f"_incubating.{kind}s", f"{kind}s"):
         try:
@@ -252,6 +253,7 @@ def _instrument(create: Any, wanted: Mapping[str, str]) -> Definition:
 
 @cache
 def _catalogued() -> Mapping[str, str]:
-    """Types of OpenTelemetry's attributes, as the catalog has them; those of the resource are strings but for one."""
+    """Returns the types of OpenTelemetry's attributes by name, from the catalog; those of the resource are strings
+    except one."""
     described = (*catalog.METRICS, *catalog.SDK_METRICS, *catalog_spans.SPANS, *catalog_spans.EVENTS)
     return {"process.pid": "int"} | {one.name: one.type for thing in described for one in thing.attributes}  # type: ignore[attr-defined]

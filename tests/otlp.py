@@ -1,9 +1,10 @@
-"""A real OTLP receiver for tests: gRPC or HTTP on loopback. It keeps all it is sent, can be slow, refuse, or be killed.
+"""A real OTLP receiver for tests: gRPC or HTTP on loopback. It keeps all that it receives, and can be slow, refuse, or
+be killed.
 
-with OtlpReceiver() as receiver:
-    run_something(environ=receiver.environ())
-    assert receiver.total("draftd.tokens", {"gen_ai.token.type": "output"}) == 42
-    assert receiver.spans("chat nano")[0].attributes["draftd.mode"] == "speculative"
+    with OtlpReceiver() as receiver:
+        run_something(environ=receiver.environ())
+        assert receiver.total("draftd.tokens", {"gen_ai.token.type": "output"}) == 42
+        assert receiver.spans("chat nano")[0].attributes["draftd.mode"] == "speculative"
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _HTTP_STATUS = {
 
 @dataclass(frozen=True)
 class SpanRecord:
-    """A span, in Python's own types. Ids are hex; `parent_id` is empty at the root; times are epoch nanoseconds."""
+    """A span as Python values. Ids are hex; `parent_id` is empty at the root; times are epoch nanoseconds."""
 
     name: str
     trace_id: str
@@ -114,10 +115,10 @@ class Store:
 
 
 class OtlpReceiver:
-    """Listens on a free loopback port. `refuse` answers with that status, `delay` seconds pass before any answer.
+    """Listens on a free loopback port. `refuse` is a status to answer with, `delay` the seconds before any answer.
 
-    `metric_interval` is in milliseconds. The SDK gives each collection that long, the last one too: where a test reads
-    only what leaves at shutdown, a long one keeps a busy machine from losing it.
+    `metric_interval` is in milliseconds. The SDK allows each collection that long, the last one too: if a test reads
+    only what is sent at shutdown, a long one keeps a busy machine from losing it.
     """
 
     def __init__(self, protocol: str = "grpc", metric_interval: int = 500) -> None:
@@ -134,7 +135,7 @@ class OtlpReceiver:
     # Its life.
 
     def start(self) -> OtlpReceiver:
-        """Listens: on the port it had before, if it had one."""
+        """Listens, on its earlier port if it had one."""
         self._released.clear()
         if self.protocol == "grpc":
             server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
@@ -150,7 +151,7 @@ class OtlpReceiver:
         return self
 
     def kill(self) -> None:
-        """Stops at once, mid-call if need be. What was received stays; `start` brings it back on the same port."""
+        """Stops at once, even in a call. What was received stays; `start` resumes on the same port."""
         self._released.set()
         if self._grpc is not None:
             self._grpc.stop(0).wait()
@@ -173,7 +174,7 @@ class OtlpReceiver:
         return f"http://127.0.0.1:{self.port}"
 
     def environ(self, **more: str) -> dict[str, str]:
-        """Variables that point a program here, with intervals short enough for a test."""
+        """Returns variables that make a program export here, with intervals short enough for a test."""
         found = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc" if self.protocol == "grpc" else "http/protobuf",
@@ -186,7 +187,7 @@ class OtlpReceiver:
     # What it received.
 
     def spans(self, name: str | None = None) -> list[SpanRecord]:
-        """Spans in order of arrival, each once, however often it was sent."""
+        """Returns spans in order of arrival, each once, however often it was sent."""
         found: dict[str, SpanRecord] = {}
         for resource, scope, span in self.items("traces"):
             if name is None or span.name == name:
@@ -194,7 +195,7 @@ class OtlpReceiver:
         return list(found.values())
 
     def events(self, name: str | None = None) -> list[EventRecord]:
-        """Log records in order of arrival."""
+        """Returns log records in order of arrival."""
         return [
             EventRecord(
                 log.event_name,
@@ -209,8 +210,8 @@ class OtlpReceiver:
         ]
 
     def points(self, name: str, where: Mapping[str, Value] | None = None) -> list[Point]:
-        """The latest state of each series of a metric whose attributes include `where`. Cumulative series of several
-        processes stay apart; `total` adds them up."""
+        """Returns the latest value of each series of a metric whose attributes include `where`. Cumulative series of
+        several processes stay separate; `total` adds them up."""
         latest: dict[tuple[str, str], Point] = {}
         for resource, _, metric in self.items("metrics"):
             for point in _points(metric) if metric.name == name else ():
@@ -219,15 +220,15 @@ class OtlpReceiver:
         return list(latest.values())
 
     def total(self, name: str, where: Mapping[str, Value] | None = None) -> float:
-        """Sum over all series: of numbers, or of a histogram's values."""
+        """Returns the sum over all series: of numbers, or of a histogram's values."""
         return sum(point.value for point in self.points(name, where))
 
     def count(self, name: str, where: Mapping[str, Value] | None = None) -> int:
-        """Number of values recorded on a histogram."""
+        """Returns the number of values recorded in a histogram."""
         return sum(point.count for point in self.points(name, where))
 
     def by(self, name: str, attribute: str, where: Mapping[str, Value] | None = None) -> dict[Value, float]:
-        """Sums by the values of one attribute."""
+        """Returns sums by the values of one attribute."""
         found: dict[Value, float] = {}
         for point in self.points(name, where):
             key = point.attributes.get(attribute)
@@ -238,7 +239,7 @@ class OtlpReceiver:
         return {metric.name for _, _, metric in self.items("metrics")}
 
     def items(self, kind: str) -> Iterator[tuple[Attributes, str, Any]]:
-        """Each item of one signal, with its resource and the name of its scope."""
+        """Yields each item of one signal, with its resource and the name of its scope."""
         resources, scopes, items = _SIGNALS[kind][3]
         with self.store.lock:
             requests = list(getattr(self.store, kind))
@@ -250,7 +251,7 @@ class OtlpReceiver:
                         yield resource, scoped.scope.name, item
 
     def wait_for(self, condition: Callable[[], bool], timeout: float = 10.0) -> bool:
-        """Waits until `condition` holds; False when it does not in time."""
+        """Waits until `condition` is true. Returns False if it is not in time."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if condition():
@@ -261,7 +262,7 @@ class OtlpReceiver:
     # How it answers.
 
     def take(self, kind: str, request: Any, headers: dict[str, str]) -> grpc.StatusCode | None:
-        """Stores one request, or says what to refuse it with."""
+        """Stores one request, or returns the status to refuse it with."""
         self.calls += 1
         if self.delay:
             self._released.wait(self.delay)

@@ -1,4 +1,4 @@
-"""Libraries that are loaded into a daemon of a test before all others, on Linux, where there is a C compiler."""
+"""Compiles libraries that are loaded into a test's daemon before all others, on Linux with a C compiler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BUILD = Path(__file__).parents[1] / "build"
 
 @functools.cache
 def library(source: Path) -> Path | None:
-    """What LD_PRELOAD takes: `source` compiled, kept until it changes. None where it cannot be made."""
+    """Returns the path for LD_PRELOAD: `source` compiled, and kept until it changes. None if it cannot be compiled."""
     compiler = shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux"):
         return None

@@ -1,6 +1,6 @@
-"""A network that a test decides: a TCP proxy before one server, with delay, jitter, a bandwidth, and faults.
+"""A simulated network: a TCP proxy before one server, with delay, jitter, limited bandwidth, and faults.
 
-Bytes keep their order, whatever the jitter. What is set holds from the next byte on, for open connections too.
+Bytes keep their order, whatever the jitter. Settings apply from the next byte on, for open connections too.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _QUEUE = 256  # pieces on their way, each direction of a connection
 
 @dataclass
 class Network:
-    """`delay`: seconds each way, of which `jitter` is the share that is drawn, either side of it. `bandwidth`: bytes a
-    second each way, for all connections together; 0 without limit."""
+    """Settings of the network. `delay` is seconds in each direction; `jitter` is the share of it that varies at random,
+    either way. `bandwidth` is bytes per second in each direction, for all connections together; 0 is unlimited."""
 
     delay: float = 0.0
     jitter: float = 0.0
@@ -31,7 +31,8 @@ class Network:
 
 
 class Proxy:
-    """Listens on 127.0.0.1 at `port` from its making on, on a thread of its own. Its methods are for any thread."""
+    """Listens on 127.0.0.1 at `port` as soon as it is created, on a thread of its own. Any thread may call its
+    methods."""
 
     def __init__(self, host: str, port: int, *, seed: int = 0) -> None:
         self.network = Network()
@@ -54,7 +55,7 @@ class Proxy:
         return f"127.0.0.1:{self.port}"
 
     def point(self, host: str, port: int) -> None:
-        """Connections go there from now on."""
+        """Sends new connections to another server."""
         self._to = host, port
 
     def cut(self) -> None:
@@ -62,15 +63,15 @@ class Proxy:
         self._do(self._cut, True)
 
     def reset(self) -> None:
-        """Resets every connection; new ones are taken."""
+        """Resets every connection; new ones are accepted."""
         self._do(self._cut, self._refuses)
 
     def swallow(self) -> None:
-        """A black hole: connections are taken, and nothing gets through, until `restore` resets them."""
+        """Accepts connections but forwards nothing, until `restore` resets them."""
         self._swallows = True
 
     def restore(self) -> None:
-        """All is well again. What was swallowed is gone, so that its connections are reset."""
+        """Ends all faults. Swallowed bytes are lost, so their connections are reset."""
         swallowed, self._swallows, self._refuses = self._swallows, False, False
         if swallowed:
             self._do(self._cut, False)
@@ -133,7 +134,7 @@ class Proxy:
                         one.close()
 
     async def _way(self, way: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One direction, to its end."""
+        """Forwards one direction to its end."""
         sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_QUEUE)
@@ -176,7 +177,7 @@ class Proxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Ends it with a RST."""
+    """Ends a connection with a RST."""
     with contextlib.suppress(OSError):
         sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

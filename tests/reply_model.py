@@ -1,4 +1,4 @@
-"""A model that says what a test wants, and thinks and calls tools as Qwen's do: for whole requests with tools."""
+"""A model that says what a test wants, and that thinks and calls tools as Qwen's models do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEMPLATE = (
 
 
 class SpeakingModel(nn.Module):
-    """`reply` gives the whole answer to a prompt."""
+    """A model whose whole answer to a prompt is given by `reply`."""
 
     def __init__(self, reply: Callable[[str], str]) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class SpeakingTokenizer(ByteTokenizer):
 
 
 def speaking_models(reply: Callable[[str], str]) -> LoadedModels:
-    """With a draft that is always right."""
+    """Returns the model with a draft that is always right."""
     return assemble(
         SpeakingModel(reply),
         SpeakingModel(reply),

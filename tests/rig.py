@@ -62,13 +62,13 @@ def speculative(depth: int, drafter: DrafterName = DRAFT_MODEL) -> DecodePlan:
 
 
 def automatic(depth: int, drafter: DrafterName = DRAFT_MODEL, *alternatives: DrafterName) -> DecodePlan:
-    """As many tokens as pay, up to `depth`."""
+    """Returns a plan that drafts as many tokens as pay, up to `depth`."""
     return replace(speculative(depth, drafter), depth_mode=DepthMode.AUTOMATIC, alternatives=frozenset(alternatives))
 
 
 @dataclass
 class Collected:
-    """A sink that keeps what it hears."""
+    """A sink that keeps everything it receives."""
 
     tokens: list[int] = field(default_factory=list)
     from_draft: list[bool] = field(default_factory=list)
@@ -123,7 +123,7 @@ def request(
 
 
 class Rig:
-    """A scheduler over models in memory. Replace `drafters` to plant a drafter of your own."""
+    """A scheduler over models in memory. Replace `drafters` to use a drafter of your own."""
 
     def __init__(
         self,
@@ -143,9 +143,9 @@ class Rig:
         gather_seconds: float = 0.0,
         wrap: Callable[[LocalTarget], Target] = lambda target: target,
     ) -> None:
-        """What sequences draw without a seed is the same in every run of the tests. Without a `measurement` there is
-        none: it puts plain steps between those that draft, and where depends on how fast the machine is. `wrap` puts a
-        target before the local one."""
+        """Composes the scheduler. Random numbers of sequences without a seed are the same each time. Without a
+        `measurement` no plain steps are measured between drafted ones, which would depend on the machine's speed.
+        `wrap` puts a target before the local one."""
         self.models = models
         self._dice = itertools.count()
         self.prefix = PrefixCache(prefix_bytes)
@@ -204,8 +204,8 @@ class Rig:
         return sinks
 
     def run_together(self, requests: Sequence[DecodeRequest]) -> list[Collected]:
-        """Takes in all prompts, which must be of one length, in one forward of each model, so that thousands of
-        requests start at little cost, and decode as one batch from start to end."""
+        """Processes all prompts, which must have the same length, in one forward of each model, so that thousands of
+        requests start cheaply. They decode as one batch from start to end."""
         local, target, sinks = self.scheduler.local, self.target, [Collected() for _ in requests]
         rows = [self._row(req, sink) for req, sink in zip(requests, sinks, strict=True)]
         now = local._clock()
@@ -248,7 +248,7 @@ class Rig:
 
 
 def _taken_in(caches: Caches, rows: Sequence[DecodeSequence], but: int = 0) -> mx.array:
-    """Fills empty caches with the texts of all rows, less their last `but` tokens; the logits."""
+    """Fills empty caches with the texts of all rows, except their last `but` tokens. Returns the logits."""
     assert isinstance(caches, BatchedCaches)
     assert caches.lengths == []
     tokens = mx.array([row.tokens[: len(row.tokens) - but] for row in rows], dtype=mx.uint32)
@@ -261,7 +261,8 @@ def _taken_in(caches: Caches, rows: Sequence[DecodeSequence], but: int = 0) -> m
 
 
 def tiny_llama(seed: int, *, vocab: int = 32, layers: int = 2, sliding: int | None = None, scale: float = 1.0) -> Any:
-    """A Llama with random weights, in fp32. `sliding`: window of every second layer, a rotating cache."""
+    """Returns a Llama with random weights, in fp32. `sliding` is the window of every second layer, which has a rotating
+    cache."""
     from mlx_lm.models.llama import Model, ModelArgs
 
     kinds = ["full_attention" if sliding is None or i % 2 == 0 else "sliding_attention" for i in range(layers)]
@@ -285,7 +286,7 @@ def tiny_llama(seed: int, *, vocab: int = 32, layers: int = 2, sliding: int | No
 
 
 def pair(target: Any, draft: Any | None, *, vocab: int = 32, context: int = 4096) -> LoadedModels:
-    """Two models in memory as the engine takes them; the text never ends by itself."""
+    """Returns two models in memory as the engine takes them; the text never ends by itself."""
     tokenizer = ByteTokenizer(vocab)
     tokenizer.eos_ids = frozenset()
     return assemble(

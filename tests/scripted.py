@@ -1,8 +1,8 @@
-"""A pair of models whose acceptance you set: for tests and dry runs, with no weights and no training.
+"""A pair of models with a given acceptance, for tests and dry runs without weights and training.
 
-The target's next token is a fixed function of the last token and its position, so that texts are reproducible and
-never settle. The draft computes the same function and is wrong on a share 1 - acceptance of positions, chosen by a
-fixed hash. Both keep real key-value caches and check them: a token at the wrong place in a cache makes the text wrong.
+The target's next token is a fixed function of the last token and its position, so that texts are reproducible and never
+repeat. The draft computes the same function, but is wrong at a share 1 - acceptance of positions, chosen by a fixed
+hash. Both keep real key-value caches and check them: a token at the wrong place in a cache makes the text wrong.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PEAK = 12.0  # logit of the chosen token over all others
 
 
 class ScriptedModel(nn.Module):
-    """A model in mlx-lm's shape. `wrong_per_mille` of positions answer with the next token but one.
+    """A model with mlx-lm's interface. At `wrong_per_mille` of the positions it answers with the next token but one.
 
-    The keys it stores are the token ids themselves. The answer at a position is computed from the sum of all ids that
-    its cache holds up to there, so that a stale or missing entry changes the text.
+    It stores the token ids themselves as keys. The answer at a position is computed from the sum of all ids in its
+    cache up to there, so that a stale or missing entry changes the text.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ByteTokenizer:
         self.special_tokens: dict[int, str] = {}
 
     def grammars(self, vocabulary: int) -> None:
-        """There are none."""
+        """Returns None: it supports no grammars."""
 
     def encode(self, text: str) -> list[int]:
         return [b % self.vocab_size for b in text.encode()]
@@ -132,10 +132,10 @@ def scripted_models(
     with_draft: bool = True,
     light_acceptance: float | None = None,
 ) -> LoadedModels:
-    """A loaded pair. `acceptance`: share of drafted tokens that are accepted, 0 to 1, independent of position.
+    """Returns a loaded pair. `acceptance` is the share of drafted tokens that are accepted, 0 to 1, at any position.
 
-    `step_seconds` is how long each target forward takes; `eos_after` ends every text at that position;
-    `light_acceptance` is that of a light draft besides, which is not loaded at first.
+    `step_seconds` is the time of each target forward; `eos_after` ends every text at that position. `light_acceptance`
+    is that of an additional light draft, which is not loaded at first.
     """
     if not 0 <= acceptance <= 1:
         raise ValueError(f"acceptance: got {acceptance!r}; allowed: 0 to 1")

@@ -1,8 +1,9 @@
-"""A daemon with a scripted model as a process of its own: `python -m tests.scripted_daemon FLAG_FILE [KEY=NUMBER …]`.
+"""Runs a daemon with a scripted model in a process of its own: `python -m tests.scripted_daemon FLAG_FILE [KEY=NUMBER
+…]`.
 
-Keys: those of the server's settings, and `step_seconds`, `context_length`, `max_batch`, `load_seconds`;
-`prompt_seconds`, which a forward of more than 64 tokens takes besides;
-`hardware_seconds` between two readings of the machine; `leaked_bytes`, which each request takes and nobody gives back.
+Keys are those of the server's settings, and `step_seconds`, `context_length`, `max_batch`, `load_seconds`;
+`prompt_seconds`, the additional time of a forward of more than 64 tokens; `hardware_seconds`, between two readings of
+the machine; `leaked_bytes`, which each request leaks.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def report(line: str) -> None:
 
 
 class LeakingTokenizer:
-    """Another one that keeps something of every chat, for ever."""
+    """A tokenizer that leaks memory in every chat."""
 
     def __init__(self, inner: Any, leaked_bytes: int) -> None:
         self._inner, self._each, self._leaked = inner, leaked_bytes, list[bytes]()
@@ -72,7 +73,7 @@ class LeakingTokenizer:
 
 @contextlib.contextmanager
 def scripted_daemon(tmp_path: Path, *, until: str = "serving", **numbers: float) -> Iterator[Daemon]:
-    """Runs one until the block ends. Returns when it has said that it is `until` (listening or serving)."""
+    """Runs the daemon until the block ends. Returns when it has announced that it is `until` (listening or serving)."""
     arguments = [str(tmp_path / "flags.json"), *(f"{key}={value:g}" for key, value in numbers.items())]
     with daemon(main, *arguments, environ={**os.environ, "OTEL_SDK_DISABLED": "true"}, until=until) as running:
         yield running

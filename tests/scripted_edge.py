@@ -20,7 +20,7 @@ def left_of(guess: list[int], tokens: Sequence[int]) -> list[int]:
 
 
 class Edge:
-    """Sends steps to a `PeerSequence` and applies its verdicts, each of which may take a while to arrive."""
+    """An edge that sends steps to a `PeerSequence` and applies its verdicts, each of which may arrive late."""
 
     def __init__(
         self,
@@ -41,7 +41,8 @@ class Edge:
         return self.asked(plan, depth, tokens, sampling)
 
     def asked(self, plan: DecodePlan, depth: int, tokens: int, sampling: SamplingParams | None = None) -> DecodeRequest:
-        """`plan`: with the verifier's own drafter, or the edge alone; a step takes `depth` tokens of the guess."""
+        """Returns a request. Its `plan` uses the verifier's own drafter, or the edge alone; a step takes `depth` tokens
+        of the guess."""
         self.peer._deepest = depth
         return replace(request(self.text, plan, max_tokens=tokens, sampling=sampling), peer=self.peer)
 
@@ -71,7 +72,7 @@ class Edge:
                 self.granted = max(0, self.granted - len(verdict.tokens))
 
     def send(self, proposed: Sequence[int], run: int = 0, known: int | None = None) -> bool:
-        """After the guess, or after the first `known` tokens of the text."""
+        """Proposes tokens after the guess, or after the first `known` tokens of the text."""
         full = self.text + self.guess
         known = len(full) if known is None else known
         step = Proposal(1, known, full[known - 1], tuple(proposed), run)
@@ -82,8 +83,8 @@ class Edge:
         return taken
 
     def whim(self, chance: random.Random, expected: Sequence[int]) -> None:
-        """Does something: proposes what is right or what is not, behind the guess or in its place, grants, withdraws,
-        or says what it has said before. `expected`: the whole answer."""
+        """Does something at random: proposes right or wrong tokens, behind the guess or instead of it, grants,
+        withdraws, or repeats itself. `expected` is the whole answer."""
         self.receive(chance.randrange(3))
         kind, ends = chance.randrange(10), len(self.text) + len(self.guess)
         right = expected[ends - self._prompt : ends - self._prompt + chance.randrange(9)]

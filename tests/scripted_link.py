@@ -1,5 +1,5 @@
-"""A verifier and the link to it, in memory and in made-up time: what it answers is read from a text that was decoded
-before, and when it answers is what a test says. Connections are lost, and steps come twice, as tests want."""
+"""A verifier and the link to it, in memory and in simulated time. Its answers come from a text that was decoded before,
+at times that the test sets. Connections are lost, and steps arrive twice, as tests want."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Clock:
 
 @dataclass(eq=False)
 class _Held:
-    """A sequence of the verifier. `whole`: its text to the end and beyond."""
+    """A sequence of the verifier. `whole` is its text to the end and beyond."""
 
     opened: OpenSequence
     whole: list[int]
@@ -70,8 +70,8 @@ class _Held:
 
 
 class ScriptedLink:
-    """A `VerifierLink`, and the verifier behind it. `whole` gives the text of what is opened; `step`: seconds of a
-    forward by how many tokens it drafts."""
+    """A `VerifierLink` with the verifier behind it. `whole` returns the text of an opened sequence; `step` returns the
+    seconds of a forward by its number of drafted tokens."""
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class ScriptedLink:
         load: float = 0.0,
         own: int = 0,
     ) -> None:
-        """`twice`: each step arrives twice. `own`: tokens that the verifier drafts by itself in a step of a grant, all
-        of them right."""
+        """Creates the link. `twice`: each step arrives twice. `own` is the number of tokens that the verifier drafts by
+        itself in a step of a grant, all correctly."""
         self._own = own
         self._whole, self.clock, self.round_trip, self._step = whole, clock, round_trip, step
         self._prefill, self._model, self._twice, self.load = prefill, model, twice, load
@@ -142,7 +142,7 @@ class ScriptedLink:
 
     @property
     def next(self) -> float:
-        """When something comes to pass."""
+        """Returns the time of the next event."""
         return min([at for at, _, _ in self._events[:1]] + [at for at, _ in list(self._inbound)[:1]], default=math.inf)
 
     def _at(self, at: float, event: Callable[[float], None]) -> None:
@@ -158,7 +158,8 @@ class ScriptedLink:
     # faults
 
     def cut(self, *, resumed: bool) -> None:
-        """The connection is lost: what is on its way is too. Another follows, at once or once all was given up."""
+        """Loses the connection, and what is on its way. Another connection follows, at once or after all was given
+        up."""
         self._connection += 1
         self._inbound.clear()
         for held in self._held.values():
@@ -169,7 +170,7 @@ class ScriptedLink:
         self._at(self.clock.now + (2 * self.round_trip if resumed else 1.0), lambda at: self._connect(connection, at))
 
     def strays(self, count: int) -> None:
-        """It speaks of what was never open."""
+        """Sends messages about sequences that were never open."""
         for _ in range(count):
             self._say(SequenceOpened(1 << 30, 0), self.clock.now, 0.0)
 
@@ -263,7 +264,7 @@ class ScriptedLink:
 
 
 class Costly(TextDrafter):
-    """Knows the text, and is right in a share of its places, here and there, until it is wrong; drafting takes time."""
+    """A drafter that knows the text, is right at a share of random places until it is wrong, and takes time."""
 
     def __init__(self, clock: Clock, whole: Callable[[DraftSequence], list[int]], right: float, seconds: float) -> None:
         self._clock, self._whole, self._seconds = clock, whole, seconds
@@ -288,7 +289,7 @@ class Costly(TextDrafter):
 
 @dataclass
 class Heard(Collected):
-    """Whose target chose each token, besides."""
+    """A sink that also keeps whose target chose each token."""
 
     verifiers: list[Verifier] = field(default_factory=list)
 
@@ -335,7 +336,7 @@ class EdgeEngine:
 
 
 class Edge(EdgeEngine):
-    """The same over a scripted link."""
+    """An edge's engine over a scripted link."""
 
     def __init__(
         self, rig: Rig, link: ScriptedLink, own: Callable[[], Drafter | None] = lambda: None, **limits: Any
@@ -344,7 +345,7 @@ class Edge(EdgeEngine):
         self.link = link
 
     def turn(self) -> None:
-        """One turn of the engine; time passes where nothing is due."""
+        """Executes one iteration of the engine. Time advances if nothing is due."""
         self.scheduler.step()
         if self.rig.scheduler.idle and (wait := self.remote.pause) > 0 and not self.remote.idle:
             at = min(self.link.clock.now + wait, self.link.next)
@@ -360,7 +361,7 @@ class Edge(EdgeEngine):
         raise AssertionError("not finished")
 
     def settle(self) -> None:
-        """What is still on its way arrives."""
+        """Lets what is still on its way arrive."""
         while self.link.next < math.inf:
             self.link.clock.now = max(self.link.clock.now, self.link.next)
             self.scheduler.step()

@@ -1,6 +1,6 @@
-"""A machine whose time is made up: steps cost what a test says, drafts stand as often as it says, and nothing waits.
+"""A machine in simulated time: steps cost what a test says, drafts are accepted as often as it says, and nothing waits.
 
-The scheduler, the steps and the control of depth are the real ones; only the models are not there.
+Scheduler, steps and depth control are the real ones; only the models are missing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ END = 7  # what a text ends with
 
 @dataclass
 class Machine:
-    """What things cost, in seconds, and how often drafts stand; both may change while it runs."""
+    """Costs in seconds, and how often drafts are accepted; both may change during a test."""
 
     plain: Callable[[int], float] = lambda rows: 0.010 + 0.0015 * rows
     wider: Callable[[int, int], float] = lambda rows, width: 1 + 0.12 * (width - 1)  # beside a plain step
@@ -51,13 +51,13 @@ class Machine:
         self.now += seconds * self.slowdown * math.exp(self.dice.gauss(0, self.noise))
 
     def round(self, rows: int, depth: int) -> float:
-        """Seconds of a step, without noise."""
+        """Returns the seconds of a step, without noise."""
         if not depth:
             return self.plain(rows)
         return self.plain(rows) * self.wider(rows, depth + 1) + depth * self.step(rows) + self.overhead
 
     def best(self, rows: int, stands: Sequence[float], most: int) -> tuple[int, float]:
-        """The fixed depth with the most tokens a second, and how many."""
+        """Returns the fixed depth with the most tokens per second, and that rate."""
         found = (0, 0.0)
         for depth in range(most + 1):
             tokens, reach = 1.0, 1.0
@@ -69,7 +69,7 @@ class Machine:
         return found
 
     def prices(self, most: int, sizes: Sequence[int] = (1, 2, 4, 8), off: float = 1.0) -> CalibratedCosts:
-        """What a calibration would find; drafted steps by `off` times wrong."""
+        """Returns the costs that a calibration would find; those of drafted steps are wrong by the factor `off`."""
         drafted = {(b, k): off * self.round(b, k) for b in sizes for k in range(1, most + 1)}
         alone = {(b, k): off * self.plain(b) * self.wider(b, k + 1) for b in sizes for k in range(1, most + 1)}
         return CalibratedCosts(
@@ -80,7 +80,7 @@ class Machine:
 
 
 class SimulatedTarget:
-    """Accepts as often as the machine says of the workload that was named for a sequence. Prompts cost it nothing."""
+    """A target that accepts as often as the machine says for the sequence's category. Prompts cost nothing."""
 
     nbytes = 0
 
@@ -143,7 +143,7 @@ class SimulatedTarget:
 
 
 class SimulatedDrafter:
-    """Keeps how far it has taken each row in."""
+    """A drafter that keeps how far it has processed each row."""
 
     nbytes = 0
 
@@ -200,10 +200,10 @@ class SimulatedDrafter:
 
 
 class SimulatedLookup(Drafter):
-    """Finds something to propose in stretches of a text, and costs nothing."""
+    """A drafter that finds proposals in stretches of a text, at no cost."""
 
     def __init__(self, machine: Machine, every: int = 24, found: int = 16) -> None:
-        """Of every `every` tokens it finds `found`."""
+        """Makes it find `found` of every `every` tokens."""
         self._machine, self._every, self._found = machine, every, found
 
     def reach(self, row: DecodeSequence, most: int) -> int:
@@ -215,7 +215,8 @@ class SimulatedLookup(Drafter):
 
 
 class Simulation:
-    """A scheduler on such a machine. `prices`: of the calibration, None for none. `drafters`: in place of a draft."""
+    """A scheduler on such a machine. `prices` are those of the calibration, None for none. `drafters` replace the
+    draft."""
 
     def __init__(
         self,
@@ -256,7 +257,8 @@ class Simulation:
         return sink
 
     def run(self, requests: Sequence[DecodeRequest]) -> tuple[float, list[Collected]]:
-        """Decodes them together to their ends; tokens a second, from when the last has begun."""
+        """Decodes the requests together to their ends. Returns tokens per second from when the last has begun, and the
+        sinks."""
         sinks = [self.add(request) for request in requests]
         while not all(sink.tokens for sink in sinks):
             self.scheduler.step()

@@ -1,4 +1,4 @@
-"""One request, decoded step by step by a daemon of set speed and set acceptance."""
+"""Simulates one request, decoded step by step by a daemon of given speed and acceptance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROMPT_TOKENS = {"short_control": 24, "medium_reasoning": 180, "long_context": 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What the daemon is like. `alpha`: the chance that a drafted token is accepted, given those before it were.
+    """Properties of the daemon. `alpha` is the probability that a drafted token is accepted if all before it were.
 
     A step of k costs token_seconds * (1 + verify_slope * k) + k * draft_seconds; an autoregressive step token_seconds.
     `noise` is the relative standard deviation of every time, `spread` that of alpha between groups (absolute).
@@ -47,14 +47,14 @@ class Truth:
         return min(0.999, max(0.0, alpha + lift * self.spread)) if alpha else 0.0
 
     def step_seconds(self, arm: Arm) -> tuple[float, float]:
-        """Of drafting and of verifying, in one step."""
+        """Returns the seconds of drafting and of verifying in one step."""
         verify = self.token_seconds * (1 + self.verify_slope * arm.block_length)
         verify *= 1 + self.batch_slope * (arm.concurrency - 1)
         draft = 0.0002 if arm.drafter == PROMPT_LOOKUP else arm.block_length * self.draft_seconds
         return draft, verify
 
     def speedup(self, block_length: int) -> float:
-        """Leviathan's, with these costs."""
+        """Returns the speed-up by Leviathan's formula, with these costs."""
         arm = Arm(block_length) if block_length else AUTOREGRESSIVE
         tokens = sum(self.alpha**i for i in range(block_length + 1))
         return tokens * self.token_seconds / sum(self.step_seconds(arm))
@@ -72,7 +72,7 @@ def request(
     error: str = "",
     text: str | None = None,
 ) -> Tick:
-    """One, decoded step by step."""
+    """Simulates one request, step by step."""
 
     def time(seconds: float) -> float:
         return seconds * max(0.2, random_.gauss(1.0, truth.noise))
@@ -118,6 +118,6 @@ def request(
 
 
 def _digest(place: RunPlace, arm: Arm) -> str:
-    """Lossless: greedy texts are the same both ways; sampled ones are all different."""
+    """Returns the text's digest: greedy texts are the same in both modes, sampled ones all differ."""
     said = f"{place.prompt} {place.repetition} {arm.id}" if arm.temperature else place.prompt
     return hashlib.sha256(said.encode()).hexdigest()[:16]

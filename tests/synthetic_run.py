@@ -1,4 +1,4 @@
-"""A run whose truth is known: ticks and samples as a daemon of set speed and set acceptance would have left them."""
+"""Simulates an acceptance run: ticks and samples that a daemon of given speed and acceptance would have left."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ARMS: tuple[Arm, ...] = (
 
 
 def manifest(**changes: object) -> Manifest:
-    """Of an invented machine and pair."""
+    """Returns the manifest of an invented machine and pair."""
     files = (
         ModelFile("config.json", "config", 812, "1f" * 32),
         ModelFile("model.safetensors", "weights", 4_610_000_000, "2e" * 32),
@@ -242,7 +242,7 @@ def _quality(random_: random.Random, truth: Truth, session: int, failing: int, d
 
 
 def _under_schemas(random_: random.Random, truth: Truth, session: int, wrong: int, invalid: int) -> Iterator[Tick]:
-    """Wrong ones from the first prompt on, invalid ones from the last."""
+    """Yields answers under schemas: the first prompts' are wrong, the last ones' are invalid."""
     asked = [one for one in FrozenPrompts.of_package().canaries if schema_of(one.check) is not None]
     for number, canary in enumerate(asked):
         for arm in (AUTOREGRESSIVE, Arm(4)):
@@ -258,7 +258,7 @@ def _under_schemas(random_: random.Random, truth: Truth, session: int, wrong: in
 
 
 def right_answer(check: Mapping[str, object]) -> str:
-    """One that the check lets pass."""
+    """Returns an answer that passes the check."""
     if check["kind"] == "json_object":
         return json.dumps(check["values"])
     if check["kind"] == "tool_call":

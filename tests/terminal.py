@@ -1,4 +1,4 @@
-"""A command on a terminal of its own: what it draws, what is typed to it, and how it leaves the terminal behind."""
+"""Runs a command on a pseudo-terminal: what it draws, what is typed to it, and how it leaves the terminal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ report(code=code, restored=termios.tcgetattr(0) == before)
 
 @dataclass(frozen=True)
 class Ended:
-    """`restored`: the terminal's modes are what they were before."""
+    """How the command ended. `restored`: the terminal's modes are the same as before."""
 
     code: int
     restored: bool
@@ -58,12 +58,12 @@ class Terminal:
 
     @property
     def said(self) -> str:
-        """All of it, escapes and all."""
+        """All output, with escape sequences."""
         return bytes(self._said).decode(errors="replace")
 
     @property
     def words(self) -> str:
-        """All of it, without escapes."""
+        """All output, without escape sequences."""
         return _ESCAPES.sub("", self.said)
 
     def shows(self, *words: str, seconds: float = 20.0) -> None:

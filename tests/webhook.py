@@ -1,4 +1,4 @@
-"""The webhook as its senders meet it: a real listener on loopback, and notifications to send there."""
+"""The webhook as its senders see it: a real listener on loopback, and notifications to send to it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SIGNATURE, TIMESTAMP = "X-Grafana-Alerting-Signature", "X-Grafana-Alerting-Times
 
 
 def payload(name: str) -> dict[str, Any]:
-    """A recorded one, to change."""
+    """Returns a recorded payload, to be changed."""
     return dict(json.loads((PAYLOADS / f"{name}.json").read_text()))
 
 
 def alert(**labels: str) -> dict[str, Any]:
-    """One that fires, with these labels besides its own; an empty one goes."""
+    """Returns a firing alert with these additional labels; an empty one removes a label."""
     own = {"alertname": "DraftdAcceptanceBelowFloor", "fallback_level": "short_block", "severity": "warning"}
     kept = {name: value for name, value in (own | labels).items() if value}
     begun = {"status": "firing", "startsAt": "2026-01-31T12:00:00.157Z", "endsAt": "0001-01-01T00:00:00Z"}
@@ -40,7 +40,7 @@ def alert(**labels: str) -> dict[str, Any]:
 
 
 def notification(*alerts: dict[str, Any]) -> bytes:
-    """As Alertmanager sends it."""
+    """Returns a notification as Alertmanager sends it."""
     return json.dumps(payload("alertmanager-firing") | {"alerts": list(alerts or (alert(),))}).encode()
 
 
@@ -49,14 +49,14 @@ def bearer(token: str = TOKEN) -> dict[str, str]:
 
 
 def signed(body: bytes, secret: str = SECRET, at: float | None = None) -> dict[str, str]:
-    """As Grafana signs."""
+    """Returns headers with Grafana's signature."""
     when = str(int(time.time() if at is None else at))
     made = hmac.new(secret.encode(), when.encode() + b":" + body, hashlib.sha256).hexdigest()
     return {SIGNATURE: made, TIMESTAMP: when}
 
 
 class Counting(FallbackRecorder):
-    """Telemetry that keeps what it counts. Any thread."""
+    """Telemetry that keeps its counts. Any thread may use it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -74,7 +74,7 @@ class Counting(FallbackRecorder):
 
 @dataclass
 class Controller:
-    """What the listener tells: keeps it, and answers as it is told to."""
+    """A fake controller that keeps the listener's notices and answers as a test sets it."""
 
     told: list[Notice] = field(default_factory=list)
     answer: Callable[[Sequence[Notice]], list[Applied]] = lambda notices: [Applied.ACCEPTED] * len(notices)
@@ -101,7 +101,8 @@ class Answered:
 
 
 class Webhook:
-    """A listener with a token and a secret, unless `settings` say otherwise; a controller that takes all."""
+    """A listener with a token and a secret, unless `settings` say otherwise, and a controller that accepts
+    everything."""
 
     def __init__(self, instance: str = "mini-1", tls: ssl.SSLContext | None = None, **settings: Any) -> None:
         timing = {name: settings.pop(name) for name in ("wall", "body_seconds", "request_seconds") if name in settings}
@@ -134,7 +135,7 @@ class Webhook:
         method: str = "POST",
         chunked: bool = False,
     ) -> Answered:
-        """A notification of one alert with the token, unless told otherwise. Bytes, or an iterable of them."""
+        """Sends a notification, by default of one alert with the token. The body is bytes, or an iterable of them."""
         body = notification() if body is None else body
         kind = {"Content-Type": "application/json"}
         connection = self.connection()

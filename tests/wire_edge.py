@@ -1,4 +1,5 @@
-"""A small edge for tests: speaks the verification protocol by the generated stubs, and proposes what a script says."""
+"""A small edge for tests: speaks the verification protocol with the generated stubs, and proposes what a script
+says."""
 
 from __future__ import annotations
 
@@ -40,12 +41,12 @@ T = TypeVar("T")
 
 
 def at(served: Served, work: Coroutine[Any, Any, T]) -> T:
-    """Runs it on the daemon's own event loop: gRPC is not at ease with a second one in a process."""
+    """Runs a coroutine on the daemon's own event loop: gRPC does not work well with a second one in a process."""
     return asyncio.run_coroutine_threadsafe(work, served.loop).result(60)
 
 
 class Edge:
-    """One edge, whose connection may be lost and come back."""
+    """One edge, whose connection may be lost and restored."""
 
     def __init__(self, target: str, token: str | None = None, *, edge: str | None = None) -> None:
         self.channel = grpc.aio.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)])
@@ -60,7 +61,7 @@ class Edge:
         self._connecting, self._writing = asyncio.Lock(), asyncio.Lock()  # gRPC takes one message at a time
 
     async def connect(self, *, protocol: int = VERSION) -> pb.Welcome:
-        """Raises AioRpcError where it is refused."""
+        """Connects. Raises AioRpcError if it is refused."""
         call = self.stub.Verify(metadata=self.metadata)
         with contextlib.suppress(asyncio.InvalidStateError):  # it was refused
             await call.write(pb.VerifyRequest(hello=pb.Hello(protocol=protocol, edge=self.edge)))
@@ -71,17 +72,18 @@ class Edge:
         return self.welcome
 
     async def again(self) -> None:
-        """Connects, where the last connection was lost."""
+        """Connects again if the last connection was lost."""
         async with self._connecting:
             if self.call.done():
                 await self.connect()
 
     def queue(self, sequence: int) -> asyncio.Queue[FromVerifier | int]:
-        """What is heard of it; the number of a connection that was lost."""
+        """Returns the queue of a sequence's messages, and of the numbers of lost connections."""
         return self.heard.setdefault(sequence, asyncio.Queue())
 
     async def send(self, message: ToVerifier, fingerprint: str = "") -> int:
-        """On the connection of the number that is returned; into the void where that is lost."""
+        """Sends a message. Returns the number of the connection that it went to; if that is lost, the message is
+        too."""
         if fingerprint and isinstance(message, OpenSequence):
             message = replace(message, fingerprint=fingerprint)
         return await self.write(to_verifier(message))
@@ -94,14 +96,14 @@ class Edge:
         return connection
 
     async def lose(self, connection: int | None = None) -> None:
-        """The connection breaks, unless it is another than the one of this number."""
+        """Breaks the connection, unless its number is another one than `connection`."""
         if connection in (None, self.connections):
             self.call.cancel()
             if self._reading is not None:
                 await self._reading
 
     async def finish(self) -> None:
-        """Says no more, and waits for what is still said."""
+        """Stops sending, and waits for the remaining messages."""
         await self.call.done_writing()
         if self._reading is not None:
             await self._reading
@@ -136,7 +138,7 @@ async def connected(target: str, token: str | None = None) -> AsyncIterator[Edge
 
 
 async def heard(edge: Edge, sequence: int) -> FromVerifier:
-    """The next that is said of it."""
+    """Returns the sequence's next message."""
     async with asyncio.timeout(_PATIENCE_SECONDS):
         told = await edge.queue(sequence).get()
     assert not isinstance(told, int), edge.error
@@ -145,7 +147,7 @@ async def heard(edge: Edge, sequence: int) -> FromVerifier:
 
 @dataclass
 class Decoded:
-    """What came of one text. `applied`: tokens of verdicts that were applied, those beyond the text's end too."""
+    """The result for one text. `applied` counts the tokens of applied verdicts, also those beyond the text's end."""
 
     tokens: list[int] = field(default_factory=list)
     applied: int = 0
@@ -183,8 +185,8 @@ async def decode(
     dice: random.Random | None = None,
     loses: float = 0.0,
 ) -> Decoded:
-    """A text by an edge that proposes `depth` tokens, and the same number ahead, guessing what follows; `run` is
-    granted with each step. With `dice` the connection is lost after a share `loses` of verdicts."""
+    """Decodes a text with an edge that proposes `depth` tokens, and as many ahead, guessing what follows. Each step
+    grants `run`. With `dice` the connection is lost after a share `loses` of the verdicts."""
     text, made, dice = list(prompt), Decoded(), dice or random.Random(0)
     edge.queue(sequence)  # or it does not hear of a loss
     while made.closed is None:
@@ -210,7 +212,7 @@ async def _decode(
     dice: random.Random,
     loses: float,
 ) -> bool:
-    """On one connection: False where it was lost."""
+    """Decodes on one connection. Returns False if it was lost."""
     guess: list[int] = []
     finished: FinishReason | None = None
     while True:

@@ -1,7 +1,7 @@
-"""What passes between a client and a daemon, seen from the outside: a relay that notes when each message went by.
+"""Observes the traffic between a client and a daemon: a relay that records when each message passed.
 
-It knows nothing of draftd's client nor of gRPC's library: it reads HTTP/2 frames (RFC 9113) and the messages in them
-(five bytes before each: compressed or not, and its length). One call at a time.
+It uses neither draftd's client nor gRPC's library: it reads HTTP/2 frames (RFC 9113) and the messages in them (five
+bytes before each: compressed or not, and its length). It supports one call at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DATA = 0
 
 @dataclass(frozen=True)
 class Message:
-    """`at` is time.perf_counter() when its last byte was here."""
+    """A message. `at` is time.perf_counter() when its last byte arrived."""
 
     at: float
     content: bytes
@@ -27,7 +27,7 @@ class Message:
 
 @dataclass
 class Relay:
-    """`asked` by the client, `answered` by the daemon."""
+    """A relay. `asked` are the client's messages, `answered` the daemon's."""
 
     target: str
     asked: list[Message] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Relay:
 
 @contextlib.contextmanager
 def relaying(port: int) -> Iterator[Relay]:
-    """Takes one connection after another to the daemon on `port`, until the block ends."""
+    """Relays one connection after another to the daemon on `port`, until the block ends."""
     listener = socket.create_server(("127.0.0.1", 0))
     relay = Relay(f"127.0.0.1:{listener.getsockname()[1]}")
     sockets: list[socket.socket] = [listener]
@@ -78,7 +78,7 @@ def _pass_on(source: socket.socket, sink: socket.socket, frames: _Frames) -> Non
 
 
 class _Frames:
-    """Bytes as they pass, into messages."""
+    """Splits the passing bytes into messages."""
 
     def __init__(self, skip: int, messages: list[Message]) -> None:
         self._skip, self._messages = skip, messages

@@ -1,9 +1,9 @@
-"""`python -m tests.clients [NAMES…]`: do the clients that people have work with the daemon?
+"""`python -m tests.clients [NAMES…]`: do popular clients work with the daemon?
 
-Installs each client, in the versions that are pinned, below build/clients, and runs it against two real daemons over
-HTTP: one with SmolLM2-135M-Instruct, one whose model writes what the conversation asks for. The last line is JSON.
+Installs each client, in its pinned version, in build/clients. Runs it against two real daemons over HTTP: one with
+SmolLM2-135M-Instruct, one whose model writes what the conversation asks for. The last line is JSON.
 
-NAMES   only clients whose names begin so
+NAMES   only clients whose names begin with one of these
 """
 
 from __future__ import annotations

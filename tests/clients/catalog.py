@@ -1,4 +1,4 @@
-"""Which clients are run, how each is started, and what is checked of it."""
+"""The clients to run, how each is started, and what is checked of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ left in the middle, after which the daemon has no request; a conversation that t
 
 
 class Place(StrEnum):
-    """Where a client is installed, below build/clients."""
+    """A folder in build/clients in which a client is installed."""
 
     PYTHON = "python"
     PYTHON_OLDER = "python-older"  # those that want older versions of openai and jiter than the others
@@ -29,8 +29,8 @@ class Place(StrEnum):
 
 @dataclass(frozen=True)
 class Client:
-    """`package`: the one whose version is shown. `script`: a file of `scripts/`; none for programs of a terminal, which
-    `terminal.py` runs. `missing`: checks that it has nothing for."""
+    """A client. `package` is the package whose version is shown. `script` is a file of `scripts/`, empty for terminal
+    programs, which `terminal.py` runs. `missing` names the checks that the client has no feature for."""
 
     name: str
     place: Place
@@ -40,7 +40,7 @@ class Client:
 
     @property
     def version(self) -> str:
-        """Returns its version, as it is pinned."""
+        """Returns its pinned version."""
         return pinned_versions(self.place).get(self.package, "")
 
     @property

@@ -1,4 +1,4 @@
-"""The daemons that the clients talk to, each a process of its own with a port for HTTP."""
+"""The daemons that the clients talk to, each in a process of its own with an HTTP port."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def talking_daemon() -> Iterator[str]:
 
 
 def serve_talker(folder: str) -> int:
-    """The process of `talking_daemon`. Returns its exit code."""
+    """Runs the process of `talking_daemon`. Returns its exit code."""
 
     def load(progress: object) -> LoadedModels:
         load_blas()

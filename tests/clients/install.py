@@ -1,4 +1,4 @@
-"""Installs the clients below build/clients, each once for as long as the versions stay."""
+"""Installs the clients in build/clients, each once until its version changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STAMP = "installed.txt"
 
 
 class NotInstalled(Exception):
-    """What an installer said last."""
+    """Installation failed. The text is the installer's last output."""
 
 
 def command_of(client: Client) -> list[str]:

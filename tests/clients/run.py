@@ -20,14 +20,14 @@ _FOREIGN = ("DRAFTD_", "OTEL_", "OPENAI_", "ANTHROPIC_", "CLAUDE", "CODEX_", "LA
 
 @dataclass(frozen=True)
 class Daemons:
-    """Their URLs, without a path."""
+    """URLs of the two daemons, without a path."""
 
     real: str
     talker: str
 
 
 def examine(client: Client, daemons: Daemons) -> dict[str, str]:
-    """Returns what came of each check: `ok`, `n/a`, or why not."""
+    """Returns the result of each check: `ok`, `n/a`, or the reason of its failure."""
     results: dict[str, str] = dict.fromkeys(client.missing, NOT_APPLICABLE)
     try:
         command = command_of(client)
@@ -41,7 +41,7 @@ def examine(client: Client, daemons: Daemons) -> dict[str, str]:
 
 
 def run_script(command: list[str], checks: tuple[str, ...]) -> dict[str, str]:
-    """Runs a script that prints a line of JSON per check. Returns what came of these checks."""
+    """Runs a script that prints a line of JSON per check. Returns the results of these checks."""
     with tempfile.TemporaryDirectory(prefix="draftd-clients-") as folder:
         try:
             done = subprocess.run(
@@ -56,7 +56,7 @@ def run_script(command: list[str], checks: tuple[str, ...]) -> dict[str, str]:
 
 
 def environment() -> Mapping[str, str]:
-    """Returns this process's environment without what would lead a client elsewhere."""
+    """Returns this process's environment without the variables that would send a client elsewhere."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     kept.pop("PYTHONPATH", None)
     local = "127.0.0.1,localhost"

@@ -71,7 +71,7 @@ def _obey(verb: str, text: str, *, first: str) -> str:
 
 
 class Talker(nn.Module):
-    """A model in mlx-lm's shape. The keys that it stores are the token ids themselves."""
+    """A model with mlx-lm's interface. It stores the token ids themselves as keys."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Talker(nn.Module):
         return hot * _PEAK
 
     def _choose(self, text: np.ndarray) -> int:
-        """Returns the token after `text`; within a prompt, where no answer has begun, the end."""
+        """Returns the token after `text`; the end token within a prompt, where no answer has begun."""
         begins = np.flatnonzero(text == self._assistant)
         if not len(begins) or (text[begins[-1] :] == self._end).any():
             return self._end
@@ -108,7 +108,7 @@ class Talker(nn.Module):
 
 
 def _next_token(tokenizer: Tokenizer, end: int) -> Callable[[bytes, tuple[int, ...]], int]:
-    """Returns the function from a prompt, as 64-bit ids, and an answer so far to the answer's next token."""
+    """Returns a function that maps a prompt, as 64-bit ids, and an answer so far to the answer's next token."""
     special = tokenizer.special_tokens
     ids = {tokenizer.token_bytes(i): i for i in reversed(range(tokenizer.vocab_size)) if i not in special}
     longest = max(map(len, ids))
@@ -129,7 +129,7 @@ def _next_token(tokenizer: Tokenizer, end: int) -> Callable[[bytes, tuple[int, .
 
 
 def talking_models(folder: Path) -> LoadedModels:
-    """Loads a target that follows the conversation. `folder`: an empty one, for its tokenizer's files."""
+    """Loads a target that follows the conversation. `folder` is an empty one, for its tokenizer's files."""
     target = files("draftd.models") / "nano" / "target"
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((target / name).read_bytes())

@@ -1,4 +1,4 @@
-"""Claude Code and Codex: programs of a terminal, run without one, each with a home folder of its own."""
+"""Runs Claude Code and Codex, which are programs of a terminal, without one. Each has a home folder of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FILLED = {"city": "Oslo", "is_capital": True}
 
 
 class Terminal:
-    """One program. `folder`: an empty one, for its home and the files that it works on."""
+    """One such program. `folder` is an empty one, for its home and the files that it works on."""
 
     def __init__(self, folder: str, talker: str, environ: Mapping[str, str]) -> None:
         self._talker = talker
@@ -44,7 +44,7 @@ class Terminal:
         self._environ = {**environ, "HOME": str(self.home), **self.variables()}
 
     def variables(self) -> Mapping[str, str]:
-        """Returns what its environment has besides. May write its configuration."""
+        """Returns additional environment variables. May write the program's configuration."""
         raise NotImplementedError
 
     def checks(self) -> Mapping[str, Callable[[], object]]:
@@ -54,7 +54,7 @@ class Terminal:
         raise NotImplementedError
 
     def examine(self, wanted: Sequence[str]) -> dict[str, str]:
-        """Returns what came of these checks: `ok`, or why not."""
+        """Returns the results of these checks: `ok`, or the reason of the failure."""
         results = {}
         for name in wanted:
             try:
@@ -65,14 +65,14 @@ class Terminal:
         return results
 
     def run(self, *arguments: str) -> str:
-        """Returns what it printed. Raises AssertionError if it failed."""
+        """Returns the program's output. Raises AssertionError if it failed."""
         with self._started(*arguments) as process:
             output, errors = process.communicate(timeout=_SECONDS)
         assert process.returncode == 0, f"it ended with {process.returncode}: {(output + errors)[-1500:]}"
         return output
 
     def abort(self) -> None:
-        """Interrupts it, as Ctrl-C does, while it is being answered."""
+        """Interrupts the program, as Ctrl-C does, during an answer."""
         with self._started(_COUNT) as process:
             self._wait(lambda active: active > 0, _SECONDS, "no request came")
             time.sleep(1.0)  # so that it reads the stream; the answer takes much longer
@@ -83,7 +83,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def _started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Starts it. Ends it, and all that it started, when the block ends."""
+        """Starts the program. Ends it and all that it started when the block ends."""
         process = subprocess.Popen(
             self.command(*arguments),
             cwd=self.work,
@@ -115,7 +115,7 @@ class Terminal:
 
 
 class ClaudeCode(Terminal):
-    """`claude -p`. Its launcher needs no script to run at its installation."""
+    """Runs `claude -p`. Its launcher needs no installation script."""
 
     def variables(self) -> Mapping[str, str]:
         return {
@@ -171,7 +171,7 @@ class ClaudeCode(Terminal):
 
 
 class Codex(Terminal):
-    """`codex exec`. It streams each answer, and prints it at its end."""
+    """Runs `codex exec`, which streams each answer and prints it at its end."""
 
     def variables(self) -> Mapping[str, str]:
         folder = self.home / ".codex"

@@ -1,11 +1,11 @@
-"""`python -m tests.faults --minutes 30`: faults drawn from a seed, with traffic all the while. `make faults` runs it.
+"""`python -m tests.faults --minutes 30`: injects random faults from a seed, under traffic. `make faults` runs it.
 
---minutes N, --steps N   how long; ten minutes without either
---seed N                 which faults; a new one without it
---only NAME              of these faults only; may be repeated
---break NAME             with the daemon broken on purpose (tests/faults/breaking.py)
---prove                  with each of these once: the invariant that it breaks must be seen broken
---cancels N --idle N     so many streams cancelled beside so many idle connections: what a second client notices
+--minutes N, --steps N   duration; ten minutes without either
+--seed N                 seed of the faults; a new one without it
+--only NAME              only this fault; may be repeated
+--break NAME             breaks the daemon on purpose (tests/faults/breaking.py)
+--prove                  breaks the daemon in each way once: the violated invariant must be detected
+--cancels N --idle N     cancels so many streams beside so many idle connections: does a second client notice?
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def main() -> int:
 
 
 def _prove(seed: int) -> int:
-    """Whether each break is seen as what it is. What hangs is not waited for as long as otherwise."""
+    """Applies each deliberate break in an execution of its own, with a shorter wait for hangs. Returns 0 if each is
+    detected as the invariant that it violates."""
     missed = 0
     for name, one in BREAKS.items():
         only = [part for fault in one.faults or (_NONE,) for part in ("--only", fault)]

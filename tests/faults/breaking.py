@@ -1,6 +1,7 @@
-"""The daemon broken on purpose, in the child that runs it: each of these must be seen as the invariant that it breaks.
+"""Deliberate breaks of the daemon, in the child process that runs it. Each must be detected as a violation of its
+invariant.
 
-`python -m tests.faults --prove` shows that; `--break NAME` runs with one of them.
+`python -m tests.faults --prove` checks that; `--break NAME` applies one of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _EVERY = 25  # calls: often enough to be met soon, seldom enough to be missed by
 
 @dataclass(frozen=True)
 class Break:
-    """`invariant` is what it must be seen as; `faults` are those that bring it to light, beside traffic and alerts."""
+    """One break. `invariant` is the one that it violates; `faults` are those that expose it, beside traffic and
+    alerts."""
 
     invariant: Invariant
     faults: tuple[str, ...]
@@ -68,7 +70,7 @@ def _changes_tokens() -> None:
 
 
 def _skipped(owner: Any, name: str, every: int = _EVERY) -> None:
-    """Some calls of it do nothing."""
+    """Makes some calls of a method do nothing."""
     now = _sometimes(every)
     _around(owner, name, lambda call: lambda *given: None if now() else call(*given))
 
@@ -116,7 +118,7 @@ def _never_says_serving() -> None:
 
 
 def _keeping(kept: Callable[[], object]) -> None:
-    """Each request leaves something behind."""
+    """Makes each request leak something."""
     from draftd.service.stream import TokenStream
 
     held = list[object]()
@@ -149,7 +151,7 @@ def _forgets_events() -> None:
 
 
 def _dies() -> None:
-    """At an alert: none is sent before all that is compared is known."""
+    """Kills the daemon at an alert; alerts are sent only once all references are known."""
     from draftd.fallback.alerts.webhook import _SenderLimits
 
     now = _sometimes(3)

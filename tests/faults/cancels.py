@@ -1,6 +1,5 @@
-"""Thousands of streams that are cancelled as soon as they begin, beside thousands of connections that say nothing: a
-second client must notice nothing of it, and nothing of it may stay.
-"""
+"""Cancels thousands of streams as soon as they begin, beside thousands of idle connections. A second client must not
+notice, and nothing may leak."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _MORE_DESCRIPTORS, _MORE_BYTES = 24, 64 * 2**20
 
 
 def main(folder: Path, cancels: int, connections: int, seed: int) -> int:
-    """Prints what came of it; 0 where all of it was as it must be."""
+    """Prints the result. Returns 0 if nothing leaked and the second client was served in time."""
     raise_limit()  # this process holds the other ends
     daemon = Daemon(folder, {"OTEL_SDK_DISABLED": "true"})
     try:
@@ -60,7 +59,7 @@ def main(folder: Path, cancels: int, connections: int, seed: int) -> int:
 
 
 class Second:
-    """A client that asks one thing after the other while the block runs."""
+    """A client that sends one request after the other while the block runs."""
 
     def __init__(self, daemon: Daemon, prompts: list[Prompt], seed: int) -> None:
         self._daemon, self._prompts, self._dice = daemon, prompts, random.Random(seed)
@@ -101,7 +100,7 @@ def _cancelled(daemon: Daemon, prompts: list[Prompt], number: int, seed: int) ->
 
 
 def _settled(daemon: Daemon) -> None:
-    """Waits until nothing is in hand."""
+    """Waits until no request is running."""
     deadline = time.monotonic() + HANG_SECONDS
     with daemon.access.client() as client:
         while (status := client.status()).active_requests or status.queued_requests:
@@ -110,13 +109,14 @@ def _settled(daemon: Daemon) -> None:
 
 
 def _held(daemon: Daemon) -> tuple[int, int]:
-    """Descriptors and bytes."""
+    """Returns the daemon's open descriptors and its memory in bytes."""
     process = daemon.process
     return process.num_fds(), process.memory_info().rss
 
 
 def _until(daemon: Daemon, well: Callable[[int], bool]) -> tuple[int, int]:
-    """What is held once the number of descriptors is well; or after a while, where it is not."""
+    """Returns what the daemon holds once the number of descriptors satisfies `well`, or after a while if it does
+    not."""
     deadline = time.monotonic() + HANG_SECONDS
     while not well((found := _held(daemon))[0]) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,6 +1,5 @@
-"""The daemon that faults are put into: what `draftd serve` composes of the embedded pair, in a process of its own, with
-seams at which a test makes its parts fail. A thread obeys what the test sends through a pipe.
-"""
+"""The daemon that faults are injected into: what `draftd serve` composes of the embedded pair, in a process of its own.
+At its seams a test can make parts fail. A thread obeys the commands that the test sends through a pipe."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _WELL_SECONDS = 0.2  # a thread's failures have nothing to do with one another: 
 
 
 class Injected(RuntimeError):
-    """What a part raises because a test wants it to."""
+    """The error that a part raises because a test injects it."""
 
 
 @dataclass
@@ -40,7 +39,7 @@ class Entry:
 
 
 class Ledger:
-    """What goes through the engine's hands of clients' requests: counted at the sink, where it leaves."""
+    """Counts the tokens and ends of clients' requests at the sink, where they leave the engine."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,7 +65,8 @@ class Ledger:
         return submitting
 
     def taken(self) -> tuple[dict[str, tuple[int, list[str]]], int, dict[str, int]]:
-        """Those that were there since the last time; and since the start, tokens and ends by reason."""
+        """Returns the requests since the last call (tokens and end reasons by id), and the totals since the start:
+        tokens, and ends by reason."""
         with self._lock:
             found, self._entries = self._entries, {}
         for entry in found.values():
@@ -89,7 +89,7 @@ class _Counted:
 
 
 class Seams:
-    """Where faults are put in. What is public is what the test may ask for by name."""
+    """Places where faults are injected. A test may call the public methods by name."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder  # whose disk can fail
@@ -104,23 +104,23 @@ class Seams:
     # asked for by the test
 
     def arm(self, place: str, times: int) -> None:
-        """The next so many calls of a place (`_PLACES`) raise."""
+        """Makes the next so many calls of a place (`_PLACES`) raise."""
         self._armed[place] = times
 
     def slow(self, seconds: float) -> None:
-        """The target's next forward takes so much longer."""
+        """Makes the target's next forward take so much longer."""
         self._slow = seconds
 
     def disk(self, errno: int) -> None:
-        """What writes to the state folder fails with; 0: nothing does."""
+        """Makes writes to the state folder fail with this errno; 0 ends that."""
         self._errno = errno
 
     def pressure(self, critical: bool) -> None:
-        """Readings of the machine say that memory is critically short."""
+        """Makes readings of the machine report critical memory pressure."""
         self._pressed = critical
 
     def files(self, spare: int | None) -> None:
-        """So many more descriptors may be opened; None: as many as before."""
+        """Allows so many more descriptors to be opened; None restores the limit."""
         while self._taken:
             os.close(self._taken.pop())
         if spare is None:
@@ -138,7 +138,7 @@ class Seams:
             os.close(self._taken.pop())
 
     def quota(self, most: int | None) -> None:
-        """No file may grow beyond so many bytes; None: as far as before."""
+        """Limits the size of files to so many bytes; None restores the limit."""
         soft, hard = self._size
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft if most is None else most, hard))
 
@@ -193,7 +193,7 @@ class Seams:
             raise Injected(f"{place}: a test wants it to fail")
 
     async def _raise_when_armed(self, place: str) -> None:
-        """In a loop that waits for what may not come."""
+        """Raises Injected once the place is armed. It loops, because the coroutine it replaces may wait for ever."""
         while True:
             self._raise(place)
             await asyncio.sleep(_LOOK_SECONDS)
@@ -212,7 +212,7 @@ class Seams:
 
 
 def _places() -> dict[str, tuple[Any, str]]:
-    """What can be made to raise: a name, and the function that each thread, or each part, goes through."""
+    """Returns what can be made to raise, by name: the function that each thread or part calls."""
     from draftd.engine.drafters.draft_model import DraftModel
     from draftd.engine.scheduler import Scheduler
     from draftd.engine.targets.local import LocalTarget
@@ -245,7 +245,7 @@ def _places() -> dict[str, tuple[Any, str]]:
 
 
 def _before(owner: Any, name: str, act: Callable[..., None]) -> None:
-    """Calls `act` first, with the arguments of a function, or those of a method but itself."""
+    """Makes `act` be called before the function, with its arguments; for a method, without the object."""
     original, method = getattr(owner, name), isinstance(owner, type)
 
     @functools.wraps(original)
@@ -264,9 +264,9 @@ def main(
     clocks: str,
     config: str,
 ) -> int:
-    """Serves until it is told to stop. `conditions` are in force from the start, by their names in Seams; `broken`
-    names what is broken on purpose (tests.faults.breaking), `clocks` the file of its clocks (tests.faults.clock),
-    `config` the TOML file of its settings, which SIGHUP has it read again."""
+    """Serves until it is told to stop. `conditions` apply from the start, by their names in Seams. `broken` names a
+    deliberate break (tests.faults.breaking), `clocks` the file of its clocks (tests.faults.clock), and `config` the
+    TOML file of its settings, which SIGHUP reloads."""
     faulthandler.enable()
     os.setsid()  # without a terminal, wherever the test runs
     attach(clocks)
@@ -286,7 +286,8 @@ def main(
 
 
 def _obey(control: Connection, seams: Seams) -> None:
-    """Number, name, arguments in; number and answer out where the number is not 0. It ends with its test."""
+    """Obeys commands: receives (number, name, arguments), and sends (number, answer) if the number is not 0. Ends with
+    its test."""
     with suppress(EOFError, OSError):
         while True:
             number, name, arguments = control.recv()

@@ -1,4 +1,4 @@
-"""Clients that ask one thing after the other, each answer of which is judged; and one that only asks for health."""
+"""Clients that send one request after the other and judge each answer; and one that only checks health."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ class Prompt:
 
 
 def prompts() -> list[Prompt]:
-    """Greedy ones, and one that is drawn with a seed."""
+    """Returns greedy prompts, and one that is sampled with a seed."""
     code, tools = (held_out(kind)[:2] for kind in (WorkloadClass.CODE, WorkloadClass.TOOL_CALL))
     found = [Prompt(one.messages, one.workload) for one in (*code, *tools)]
     return [*found, replace(found[0], sampling=SamplingParams(temperature=0.8, seed=7))]
 
 
 def learnt(access: Access) -> list[Prompt]:
-    """The prompts with what an undisturbed daemon answers without drafts: what they are always answered."""
+    """Returns the prompts with the answers of an undisturbed daemon without drafts, which all later answers must
+    equal."""
     found = []
     with access.client() as client:
         client.wait_until_loaded(HANG_SECONDS)
@@ -62,7 +63,8 @@ def learnt(access: Access) -> list[Prompt]:
 
 @dataclass(frozen=True)
 class Manner:
-    """How one request is asked and read. `leaves` after so many chunks; `pause` between two; `timeout` its deadline."""
+    """How one request is sent and read. It `leaves` after so many chunks, pauses `pause` seconds between two, and has
+    the deadline `timeout`."""
 
     mode: ModePreference = ModePreference.AUTO
     depth: DepthMode | None = None
@@ -87,7 +89,7 @@ class Manner:
 
 
 def ask(client: DraftdClient, life: int, prompt: Prompt, manner: Manner) -> Request:
-    """One request, read as it is to be; what came of it."""
+    """Sends one request and reads it as `manner` says. Returns the request's record."""
     made = Request(life, prompt.reference, time.monotonic())
     if manner.timeout < HANG_SECONDS:
         made.own = frozenset({"DEADLINE_EXCEEDED"})
@@ -132,7 +134,8 @@ def ask(client: DraftdClient, life: int, prompt: Prompt, manner: Manner) -> Requ
 
 @contextlib.contextmanager
 def asking(access: Access) -> Iterator[Callable[[Prompt, int], grpc.Call]]:
-    """Begins a request on a connection of its own, of at most so many tokens; the call can be cancelled any time."""
+    """Yields a function that begins a request for at most so many tokens, on a connection of its own. Its call can be
+    cancelled at any time."""
     with access.channel() as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
 
@@ -145,7 +148,7 @@ def asking(access: Access) -> Iterator[Callable[[Prompt, int], grpc.Call]]:
 
 
 class Clients:
-    """Threads that ask one thing after the other, of whichever daemon there is."""
+    """Threads that send one request after the other, to whichever daemon is running."""
 
     def __init__(self, daemon: Daemon, model: Model, seed: int, number: int) -> None:
         self._daemon, self._model = daemon, model
@@ -174,7 +177,7 @@ class Clients:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[bool]:
-        """None asks while the block runs. Gives whether the last one has had its answer."""
+        """Pauses all clients while the block runs. Yields True if the last requests have ended."""
         self._go.clear()
         with self._changed:
             quiet = self._changed.wait_for(lambda: not self._busy, 2 * HANG_SECONDS)
@@ -191,7 +194,7 @@ class Clients:
             return self.well > before
 
     def one(self, client: DraftdClient, life: int, dice: random.Random) -> Request:
-        """Asks one, and has it judged."""
+        """Sends one request and has it judged."""
         made = ask(client, life, dice.choice(self._prompts), Manner.drawn(dice))
         self._model.ended_request(made)
         return made
@@ -225,7 +228,7 @@ class Clients:
 
 
 class Health:
-    """Asks for health without a pause. An answer is true, false, or none within a second."""
+    """Checks health without a pause. An answer is true, false, or None after a second without one."""
 
     def __init__(self, daemon: Daemon, model: Model) -> None:
         self._daemon, self._model = daemon, model
@@ -242,7 +245,8 @@ class Health:
         self._thread.join(HANG_SECONDS)
 
     def told(self, serving: bool, since: float, seconds: float = HANG_SECONDS) -> float | None:
-        """Waits for an answer, given after `since`, that says so; seconds from then. None where there is none."""
+        """Waits for an answer of this kind to a check made after `since`. Returns the seconds from then, or None
+        without one."""
         life = self._daemon.life
 
         def found() -> bool:

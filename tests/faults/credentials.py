@@ -1,4 +1,4 @@
-"""Certificates and tokens of a daemon under faults: what it serves with, and what its clients need for it."""
+"""Certificates and tokens of a daemon under faults, and what its clients need to connect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN_CHANNEL = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backo
 
 @dataclass(frozen=True)
 class Access:
-    """What a client needs. `ca`: the authorities that it trusts."""
+    """What a client needs to connect. `ca` is the authorities that it trusts."""
 
     address: str
     token: str
@@ -35,14 +35,14 @@ class Access:
         return DraftdClient(self.address, self.token, self.ca)
 
     def channel(self) -> grpc.Channel:
-        """A connection that no other channel shares."""
+        """Opens a connection that no other channel shares."""
         trusted = grpc.ssl_channel_credentials(self.ca.read_bytes())
         return grpc.secure_channel(self.address, trusted, OWN_CHANNEL)
 
 
 class Credentials:
-    """The files of one daemon. Two authorities take turns, so that a client which trusts one of them sees which
-    certificate it met. The main thread changes them."""
+    """The files of one daemon. Two authorities alternate, so that a client which trusts one of them sees which
+    certificate it met. Only the main thread changes them."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,21 +61,21 @@ class Credentials:
 
     @property
     def trusted(self) -> Path:
-        """The authority of the present certificate."""
+        """Returns the authority of the current certificate."""
         return self._authorities[self._number % 2].file
 
     @property
     def other(self) -> Path:
-        """The authority of the one before."""
+        """Returns the authority of the previous certificate."""
         return self._authorities[(self._number + 1) % 2].file
 
     def renew(self) -> None:
-        """A new certificate and key, of the other authority."""
+        """Writes a new certificate and key, of the other authority."""
         self._number += 1
         self._put(self._issued(f"server-{self._number}", **_YEARS))
 
     def spoil(self, kind: str) -> None:
-        """What cannot be used, in place of the present certificate; `restore` puts that back."""
+        """Replaces the current certificate by an unusable one; `restore` puts it back."""
         if kind == "expired":
             self._put(self._issued("expired", begin=-3650.0, end=-3000.0))
         elif kind == "another key":
@@ -94,7 +94,7 @@ class Credentials:
         return f"a-token-of-the-faults-{self._tokens}"
 
     def set_tokens(self, *tokens: str) -> None:
-        """Those that are valid from the next reload on."""
+        """Sets the tokens that are valid from the next reload on."""
         self.tokens = tokens
         self._replace(self.settings, f'[server]\ntoken = "{" ".join(tokens)}"\n'.encode())
 

@@ -1,6 +1,5 @@
-"""Those that want too much, and leave when they like: crowds of clients, and floods of the webhook. They are judged by
-what they do to others. The first half knows no daemon but its address; the second has the faults made of it.
-"""
+"""Crowds of clients that overload the daemon or leave at any time, and floods of the webhook. They are judged by their
+effect on others. The first half knows only the daemon's address; the second half makes faults of it."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from tests.faults.world import World
 
 
 def storm(access: Access, prompts: Sequence[Prompt], number: int, within: float, dice: random.Random) -> Counter[str]:
-    """Streams that are cancelled within so many seconds of their beginning, one after the other; by their status."""
+    """Cancels streams within so many seconds of their start, one after the other. Returns their number by status."""
     ended = Counter[str]()
     with asking(access) as begin:
         for _ in range(number):
@@ -37,7 +36,8 @@ def storm(access: Access, prompts: Sequence[Prompt], number: int, within: float,
 
 
 def burst(access: Access, prompts: Sequence[Prompt], number: int, seconds: float) -> Counter[str]:
-    """More requests at once than are taken; what is not over after so long is cancelled. By their status."""
+    """Sends more requests at once than the daemon accepts, and cancels those that still run after so many seconds.
+    Returns their number by status."""
     with asking(access) as begin:
         calls = [begin(prompts[i % len(prompts)], TOKENS) for i in range(number)]
         time.sleep(seconds)
@@ -48,7 +48,7 @@ def burst(access: Access, prompts: Sequence[Prompt], number: int, seconds: float
 
 @contextmanager
 def idle(port: int, number: int) -> Iterator[list[socket.socket]]:
-    """So many connections that say nothing; fewer where no more can be had."""
+    """Opens so many connections that send nothing, or fewer if no more are possible."""
     held = list[socket.socket]()
     try:
         with suppress(OSError):
@@ -61,7 +61,7 @@ def idle(port: int, number: int) -> Iterator[list[socket.socket]]:
 
 
 class Cable:
-    """A way to the daemon that can be cut: then neither side hears of the other, until it is closed."""
+    """A connection to the daemon that can be cut: then neither side hears from the other until it is closed."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -107,7 +107,7 @@ class Cable:
 
 
 def vanish(access: Access, prompts: Sequence[Prompt], number: int, seconds: float) -> None:
-    """Clients in the middle of an answer whose machine is gone; after a while their connection is, too."""
+    """Runs clients whose machine vanishes in the middle of an answer; after a while their connections close."""
     cable = Cable(access.port)
     try:
         with asking(replace(access, address=cable.address)) as begin:
@@ -127,7 +127,7 @@ def vanish(access: Access, prompts: Sequence[Prompt], number: int, seconds: floa
 
 @contextmanager
 def beside(run: Callable[[], object]) -> Iterator[None]:
-    """On a thread of its own. What gRPC or a socket says of a daemon that goes meanwhile is as it should be."""
+    """Runs a function on a thread of its own. Errors of gRPC or a socket because the daemon ends are ignored."""
 
     def quietly() -> None:
         with suppress(grpc.RpcError, OSError, ValueError):
@@ -155,7 +155,7 @@ def clients_vanish(world: World, dice: random.Random) -> Iterator[None]:
 
 
 def too_many_watchers(world: World, dice: random.Random) -> Iterator[None]:
-    """More than may watch; all of them go at once."""
+    """Opens more watching streams than are allowed; all of them leave at once."""
 
     def watch() -> None:
         with ExitStack() as held, ThreadPoolExecutor(40) as threads:
@@ -180,7 +180,7 @@ _BEGUN = b"POST /v1/alerts HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
 
 
 def flooded(world: World, dice: random.Random) -> Iterator[None]:
-    """From unknown senders, as fast as four threads make them, for as long as the fault lasts."""
+    """Floods the webhook from unknown senders, as fast as four threads can, for as long as the fault lasts."""
     stop, port = threading.Event(), world.daemon.webhook_port
 
     def send() -> None:
@@ -198,7 +198,7 @@ def flooded(world: World, dice: random.Random) -> Iterator[None]:
 
 
 def slow_senders(world: World, dice: random.Random) -> Iterator[None]:
-    """More than the webhook has room for, each with half a notification."""
+    """Opens more connections than the webhook accepts, each with half a notification."""
     with idle(world.daemon.webhook_port, 80) as held:
         for one in held:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The daemon as the fault suite has it: started, stopped and killed again and again, its state folder outlives it."""
+"""The fault suite's daemon: started, stopped and killed repeatedly, with a state folder that survives."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _SERVING = re.compile(r"draftd: serving ")
 
 
 class Gone(Exception):
-    """The daemon gave no answer to the test."""
+    """The daemon did not answer the test."""
 
 
 class Disk:
-    """The state folder's own file system: a small tmpfs where one may be mounted. `small` says whether it is."""
+    """File system of the state folder: a small tmpfs if one can be mounted, which `small` says."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class Disk:
         self._ballast = path / "ballast"
 
     def fill(self) -> None:
-        """To the last byte."""
+        """Fills the disk to its last byte."""
         piece = b"\0" * 65536
         with contextlib.suppress(OSError), self._ballast.open("wb", buffering=0) as file:
             while True:
@@ -64,7 +64,7 @@ class Disk:
 
 
 class LogFile:
-    """The lines that are added to a log, until it is closed, also where the file is renamed and another one begins."""
+    """Follows the lines added to a log until it is closed, also when the file is renamed and a new one begins."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -75,7 +75,7 @@ class LogFile:
         self._thread: threading.Thread | None = None
 
     def follow(self, lines: list[str]) -> None:
-        """Adds them to `lines`, on a thread."""
+        """Adds new lines to `lines`, on a thread."""
         self._thread = threading.Thread(target=self._run, args=(lines,), daemon=True)
         self._thread.start()
 
@@ -100,7 +100,7 @@ class LogFile:
                 self._file, last = following, False
 
     def _following(self) -> TextIO | None:
-        """The file that has the name now, unless it is read already."""
+        """Opens the file that has the name now, unless it is being read already."""
         try:
             found = self.path.open(errors="replace")
         except OSError:
@@ -112,7 +112,8 @@ class LogFile:
 
 
 class Daemon:
-    """One at a time; each process of it is a life, counted from 1. The main thread starts and ends them."""
+    """A daemon of which one process runs at a time. Each process is a life, counted from 1. The main thread starts and
+    ends them."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str], broken: str = "") -> None:
         self.disk = Disk(folder / "state")
@@ -145,11 +146,11 @@ class Daemon:
         self._numbers = itertools.count(1)
 
     def point(self, environ: Mapping[str, str]) -> None:
-        """More of its environment, before it is started."""
+        """Adds environment variables, before it is started."""
         self._environ |= environ
 
     def start(self) -> None:
-        """Returns when it listens; raises AssertionError, with what it said, where it ended instead."""
+        """Returns when the daemon listens. Raises AssertionError with its output if it ends instead."""
         assert self._child is None
         self._log = LogFile(self._log.path)
         ours, theirs = Pipe()
@@ -168,17 +169,18 @@ class Daemon:
 
     @property
     def access(self) -> Access:
-        """What its clients need now. They trust both authorities: which one it has is what faults look at."""
+        """Returns what its clients need now. They trust both authorities: faults check which one is used."""
         return Access(self.address, self.token, self.credentials.both)
 
     def move_log(self) -> None:
-        """As `logrotate` does, which sends SIGHUP next. Until then the daemon writes where it did."""
+        """Renames the log, as `logrotate` does before it sends SIGHUP. Until then the daemon writes to the renamed
+        file."""
         with contextlib.suppress(FileNotFoundError):
             self._log.path.rename(self._log.path.with_suffix(".moved"))
 
     @property
     def log(self) -> str:
-        """What the log file has now."""
+        """Returns the text of the log file."""
         return self._log.path.read_text(errors="replace") if self._log.path.exists() else ""
 
     @property
@@ -187,12 +189,12 @@ class Daemon:
 
     @property
     def fate(self) -> str:
-        """Its exit code, -N where signal N ended it."""
+        """Returns its exit code as text, -N if signal N ended it."""
         return f"exit code {None if self._child is None else self._child.poll()}"
 
     @property
     def loaded(self) -> bool:
-        """It has said that it serves."""
+        """Returns True if it has announced that it serves."""
         return any(_SERVING.match(line) for line in self.lines)
 
     @property
@@ -205,7 +207,7 @@ class Daemon:
             self._child.send_signal(number)
 
     def kill(self) -> None:
-        """With SIGKILL; nothing of it is left when this returns."""
+        """Kills it with SIGKILL, and returns when all its processes are gone."""
         self._running.close()
         self._log.close()
         self._child = None
@@ -214,7 +216,7 @@ class Daemon:
         self._control = None
 
     def ended(self) -> int:
-        """Waits for its end, and returns the exit code. Raises Gone where it does not end."""
+        """Waits for its end and returns the exit code. Raises Gone if it does not end."""
         assert self._child is not None
         try:
             return self._child.wait(HANG_SECONDS)
@@ -224,20 +226,20 @@ class Daemon:
             self.kill()
 
     def condition(self, name: str, value: Any) -> None:
-        """In force from now on, in this life and the next ones; None ends it."""
+        """Sets a condition for this life and the next ones; None ends it."""
         if value is None:
             self.conditions.pop(name, None)
         else:
             self.conditions[name] = value
 
     def tell(self, name: str, *arguments: Any) -> None:
-        """Has the seam of that name do it. A daemon that is gone does not."""
+        """Calls the seam of that name. Does nothing if the daemon is gone."""
         with contextlib.suppress(OSError):
             if self._control is not None:
                 self._control.send((0, name, arguments))
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """The same, and what it answers. Raises Gone."""
+        """Calls the seam of that name and returns its answer. Raises Gone."""
         number, deadline = next(self._numbers), time.monotonic() + HANG_SECONDS
         try:
             if self._control is None:

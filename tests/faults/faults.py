@@ -1,7 +1,7 @@
-"""The faults: each a generator that puts it in, yields while it lasts, and takes it away.
+"""The faults. Each is a generator that injects the fault, yields while it lasts, and removes it.
 
-Those that stop or end the daemon are put in `last` and taken away first: the others are in force when it dies, and when
-it starts again. Of one `group` there is one at a time; a + is between several.
+Faults that stop or end the daemon are injected `last` and removed first: the others apply when it dies and when it
+starts again. Only one fault of a `group` is active at a time; `+` separates several groups.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HOLD_SECONDS = 600.0  # longer than any step takes
 
 @dataclass(frozen=True)
 class Fault:
-    """`statuses`: what requests may end with because of it. `share`: how often it is drawn."""
+    """One fault. `statuses` are those that requests may end with because of it; `share` is how often it is drawn."""
 
     name: str
     act: Act
@@ -74,7 +74,7 @@ def _kill(world: World, dice: random.Random) -> Iterator[None]:
 
 
 def _kill_twice(world: World, dice: random.Random) -> Iterator[None]:
-    """The second time while it comes up."""
+    """Kills the daemon, and again while it starts."""
     with world.outage():
         world.kill()
         yield
@@ -106,7 +106,7 @@ def _suspend(world: World, dice: random.Random) -> Iterator[None]:
 
 
 def _damaged(world: World, dice: random.Random, pattern: str, *, twice: bool = False) -> Iterator[None]:
-    """A file of the state folder is damaged while the daemon is not there. `twice`: it is killed again at once."""
+    """Damages a file of the state folder while the daemon is down. With `twice` the daemon is killed again at once."""
     with world.outage():
         most = world.kill(forgets=pattern.startswith("ladder"))
         for path in world.daemon.disk.path.glob(pattern):
@@ -126,7 +126,7 @@ def _damaged(world: World, dice: random.Random, pattern: str, *, twice: bool = F
 
 
 def _damage(path: Path, dice: random.Random) -> None:
-    """Cut off, overwritten, or something else altogether."""
+    """Truncates the file, overwrites part of it, or replaces it."""
     raw = bytearray(path.read_bytes())
     kind = dice.randrange(5)
     if kind == 0:
@@ -148,7 +148,7 @@ def _damage(path: Path, dice: random.Random) -> None:
 
 
 def _disk_full(world: World, dice: random.Random) -> Iterator[None]:
-    """A small file system where there is one; else what writes to the folder fails as if it were full."""
+    """Fills the small file system if there is one; else makes writes to the folder fail as if it were full."""
     if not world.daemon.disk.small:
         with _unwritable(world):
             yield from _condition(world, "disk", errno.ENOSPC, 0)
@@ -160,7 +160,7 @@ def _disk_full(world: World, dice: random.Random) -> Iterator[None]:
 
 
 def _quota(world: World, dice: random.Random) -> Iterator[None]:
-    """Now and then in the middle of an event's line."""
+    """Limits the size of files; some limits fall in the middle of an event's line."""
     events = world.daemon.disk.path / "transitions.jsonl"
     line = events.stat().st_size + 60 if events.exists() else 60
     with _unwritable(world):
@@ -174,7 +174,7 @@ def _read_only(world: World, dice: random.Random) -> Iterator[None]:
 
 @contextmanager
 def _unwritable(world: World) -> Iterator[None]:
-    """What is recorded within is said to be lost in a restart; what was before, and is afterwards, is not."""
+    """Marks events recorded meanwhile as possibly lost by a restart; those recorded before and after must stay."""
     world.events()
     world.unwritable += 1
     yield
@@ -185,7 +185,7 @@ def _unwritable(world: World) -> Iterator[None]:
 
 
 def _condition(world: World, name: str, value: object, well: object) -> Iterator[None]:
-    """Of this life and of those that begin meanwhile."""
+    """Sets a condition for this life and those that begin meanwhile."""
     world.daemon.conditions[name] = value
     world.daemon.tell(name, value)
     yield
@@ -197,14 +197,14 @@ def _condition(world: World, name: str, value: object, well: object) -> Iterator
 
 
 def _clock(world: World, dice: random.Random) -> Iterator[None]:
-    """The wall clock is set, forward or back, and set right again."""
+    """Steps the wall clock forward or back, and corrects it again."""
     world.daemon.clock.set_wall(dice.choice((-1, 1)) * dice.choice((2.0, 30.0, 600.0, _HOUR, 20 * _HOUR)))
     yield
     world.daemon.clock.set_wall(0.0)
 
 
 def _asleep(world: World, dice: random.Random) -> Iterator[None]:
-    """The machine sleeps, for longer or shorter than a hold is to last."""
+    """Lets the machine sleep, for longer or shorter than a hold lasts."""
     seconds, life = dice.choice((5.0, 200.0, _HOLD_SECONDS + 30.0, 3 * _HOUR)), world.daemon.life
     world.hold(dice.choice(list(FallbackLevel)), _HOLD_SECONDS)
     world.daemon.signal(signal.SIGSTOP)
@@ -260,7 +260,7 @@ def _collector_dead(world: World, dice: random.Random) -> Iterator[None]:
 
 
 def _collector_asleep(world: World, dice: random.Random) -> Iterator[None]:
-    """It goes on where it was when it wakes: what the daemon gave up on arrives then, too."""
+    """Stops the collector, which resumes where it was: exports that the daemon gave up on then arrive too."""
     world.collector.awake.clear()
     yield
     world.collector.awake.set()
@@ -295,7 +295,7 @@ def _grafana(world: World, dice: random.Random) -> Iterator[None]:
 
 
 def _flag(world: World, dice: random.Random) -> Iterator[None]:
-    """Off, and on again, over gRPC."""
+    """Turns the flag off and on again, over gRPC."""
     with suppress(CallError), world.client() as client:
         client.set_flag("off")
     yield
@@ -303,7 +303,7 @@ def _flag(world: World, dice: random.Random) -> Iterator[None]:
 
 
 def _flag_file(world: World, dice: random.Random) -> Iterator[None]:
-    """Edited by hand, badly, and well again."""
+    """Edits the flag file by hand: first badly, then well again."""
     path = world.daemon.disk.path / "flags.json"
     good = path.read_text()
     path.write_text(dice.choice(("", "{", "[]", '{"flags": 3}')))
@@ -329,14 +329,14 @@ def _hold(world: World, dice: random.Random) -> Iterator[None]:
 
 
 def _hold_full(world: World, dice: random.Random) -> Iterator[None]:
-    """So that there are drafts, whatever alerts say."""
+    """Holds the top level, so that there are drafts whatever alerts ask for."""
     world.hold(FallbackLevel.FULL)
     yield
     world.release()
 
 
 def _tries(world: World, dice: random.Random) -> Iterator[None]:
-    """A probe, the canaries, the manifest: all that an operator may ask for and that takes long."""
+    """Starts a probe, the canaries and the manifest: all operator requests that take long."""
 
     def call(name: str) -> None:
         with suppress(CallError), world.client() as client:
@@ -353,7 +353,7 @@ def _fault(name: str, act: Act, group: str, *statuses: str, **more: int) -> Faul
 
 
 def _raises(place: str, *statuses: str, times: int = 1, thread: str = "") -> Fault:
-    """A part, or a background thread, that raises."""
+    """Builds a fault in which a part, or a background thread, raises."""
     return _fault(f"{thread or place} raises", partial(_fails, place=place, times=times), f"raises {place}", *statuses)
 
 
@@ -424,5 +424,5 @@ FAULTS: tuple[Fault, ...] = (
 
 
 def named(name: str) -> Fault:
-    """Raises KeyError where there is none."""
+    """Returns the fault of this name. Raises KeyError if there is none."""
     return {one.name: one for one in FAULTS}[name]

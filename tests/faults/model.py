@@ -1,8 +1,8 @@
-"""What must hold, whatever is done to the daemon: kept beside it, from what clients, operators and senders of alerts
-were told, and compared with what the daemon says.
+"""A model of what must hold, whatever is done to the daemon. It records what clients, operators and senders of alerts
+were told, and compares that with what the daemon says.
 
-Each `Invariant` is a promise. What breaks one is added to `Model.broken`; nothing here raises, so that a run goes on to
-say what else it found. Times are monotonic. Any thread.
+Each `Invariant` is a promise. Violations are added to `Model.broken`; nothing here raises, so that the test continues
+and finds others. Times are monotonic. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Invariant(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Broken:
-    """An invariant that was seen broken. `at` is seconds since the run began."""
+    """A violation of an invariant. `at` is seconds since the test began."""
 
     at: float
     invariant: Invariant
@@ -58,8 +58,9 @@ class Broken:
 
 @dataclass
 class Demand:
-    """A level that an alert or a hold asks for: `asked`, in force for `sure` from its acknowledgement on; its end was
-    asked for, and acknowledged. `saved`: the daemon has not said that a restart would lose it."""
+    """A level that an alert or a hold asks for. It is in force from `asked` on, and certainly from `sure`, its
+    acknowledgement. Its end was asked for at `ending` and acknowledged at `over`. `saved`: the daemon has not said that
+    a restart would lose it."""
 
     level: FallbackLevel
     asked: float
@@ -76,7 +77,7 @@ class Demand:
 
 
 class Levels:
-    """What was asked of the level, and how high it may be at most. A hold outranks alerts."""
+    """Levels that were asked for, and the highest level that may be in force. A hold outranks alerts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,7 +88,7 @@ class Levels:
         return self._asked(self._alerts, level, now)
 
     def hold(self, level: FallbackLevel, now: float) -> Demand:
-        """Another one may end with it."""
+        """Records a hold. It may end another one."""
         self.release(now)
         return self._asked(self._holds, level, now)
 
@@ -99,13 +100,13 @@ class Levels:
                     one.over = min(one.over, now) if one is not demand else one.over
 
     def release(self, now: float) -> None:
-        """Any hold may end from now on."""
+        """Records that any hold may end from now on."""
         with self._lock:
             for one in self._holds:
                 one.ending = min(one.ending, now)
 
     def released(self, now: float) -> None:
-        """None is in force any more."""
+        """Records that no hold is in force any more."""
         with self._lock:
             for one in self._holds:
                 one.over = min(one.over, now)
@@ -119,14 +120,14 @@ class Levels:
             demand.over = min(demand.over, now)
 
     def saved(self, asked: float) -> None:
-        """The daemon said, to a question asked then, that all it has is on the disk."""
+        """Records the daemon's answer, to a question asked then, that all its demands are on disk."""
         with self._lock:
             for one in (*self._alerts, *self._holds):
                 one.saved = one.saved or one.sure < asked
 
     def restarted(self, killed: float, *, forgets: bool) -> None:
-        """The daemon died then. What it said that a restart would lose may be lost; all of it where its state was
-        damaged, which it says by the cause of its level."""
+        """Records that the daemon died at `killed`. Demands that it called unsaved may be lost; with `forgets`, its
+        state was damaged and all may be lost, which the cause of its level says."""
         with self._lock:
             for one in (*self._alerts, *self._holds):
                 if one.sure <= killed and (forgets or not one.saved):
@@ -136,7 +137,7 @@ class Levels:
             self._holds = [one for one in self._holds if one.over > long_ago]
 
     def leases_over(self, now: float) -> None:
-        """The daemon's clock says that their time was over before it started."""
+        """Records that by the daemon's clock the leases ended before it started."""
         with self._lock:
             for one in self._alerts:
                 if one.sure <= now:
@@ -147,12 +148,12 @@ class Levels:
             return f"the last alerts {self._alerts[-3:]}, holds {self._holds[-3:]}"
 
     def held(self, now: float) -> bool:
-        """Whether a hold may be in force: then alerts need not be obeyed."""
+        """Returns True if a hold may be in force: then alerts need not be obeyed."""
         with self._lock:
             return any(one.possible(now, now) for one in self._holds)
 
     def highest(self, began: float, ended: float) -> FallbackLevel:
-        """The highest level that may be in force at some time between the two."""
+        """Returns the highest level that may be in force at some time between the two."""
         with self._lock:
             holds = [one for one in self._holds if one.possible(began, ended)]
             found = [one.level for one in holds]
@@ -170,7 +171,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a prompt is always answered."""
+    """The answer that a prompt must always get."""
 
     tokens: tuple[int, ...] = ()
     text: str = ""
@@ -178,8 +179,8 @@ class Reference:
 
 @dataclass
 class Request:
-    """One request as its client saw it. `code` is the name of its status, empty where the client left; `refusal` the
-    daemon's own reason for it; `disorder` what came that may not."""
+    """One request as its client saw it. `code` is the name of its status, empty if the client left. `refusal` is the
+    daemon's own reason for it, and `disorder` an unexpected message."""
 
     life: int
     reference: Reference
@@ -200,7 +201,7 @@ class Request:
 
 @dataclass
 class Life:
-    """One process of the daemon. `ending`: it was told to stop, or killed, or its engine was made to fail."""
+    """One process of the daemon. `ending` is when it was told to stop, was killed, or its engine was made to fail."""
 
     ending: float = math.inf
     serving_since: float = math.inf  # an answer to a health check
@@ -210,15 +211,15 @@ class Life:
 
 
 class Events:
-    """Transitions that the daemon listed: those that were recorded while its disk was well must stay. One thread."""
+    """Transitions that the daemon listed. Those recorded while its disk was well must stay. One thread may use it."""
 
     def __init__(self) -> None:
         self._sure: dict[int, str] = {}
         self._last = 0
 
     def listed(self, found: Sequence[control_pb2.Transition], *, written: bool) -> str:
-        """All that there are. `written`: those that were not listed before could be written. What is missing of those
-        that must be there; empty where none is."""
+        """Compares all listed transitions. `written` says that new ones could be written. Returns the missing ones, or
+        an empty text."""
         now = {one.number: f"{one.subject} {one.previous} {one.current} {one.cause}" for one in found}
         oldest = min(now, default=0)
         lost = [
@@ -231,12 +232,12 @@ class Events:
         return "; ".join(lost)
 
     def forget(self) -> None:
-        """Their file was damaged."""
+        """Forgets all, because their file was damaged."""
         self._sure, self._last = {}, 0
 
 
 class Model:
-    """All of it, and what was found broken."""
+    """All invariants, and the violations that were found."""
 
     def __init__(self) -> None:
         self.levels, self.events = Levels(), Events()
@@ -265,7 +266,7 @@ class Model:
 
     @contextmanager
     def excused(self, statuses: Collection[str]) -> Iterator[None]:
-        """Requests that go on while the block runs, or are a moment older, may end with these."""
+        """Allows these statuses for requests that run while the block does, or end shortly before."""
         key, began = object(), time.monotonic()
         with self._lock:
             self._open[id(key)] = frozenset(statuses), began
@@ -293,13 +294,13 @@ class Model:
             return self._lives.setdefault(number, Life())
 
     def ends(self, number: int) -> None:
-        """That life is about to end, from now on."""
+        """Records that this life is about to end."""
         with self._lock:
             life = self.life(number)
             life.ending = min(life.ending, time.monotonic())
 
     def health(self, number: int, asked: float, answered: float, serving: bool | None) -> None:
-        """A health check's answer; None where there was none."""
+        """Records a health check's answer, None without one."""
         with self._lock:
             life = self.life(number)
             if serving:
@@ -312,7 +313,7 @@ class Model:
     # requests
 
     def ended_request(self, request: Request) -> None:
-        """Judges one that has ended for its client."""
+        """Judges a request that has ended for its client."""
         finished, whole = request.finished, request.code == "OK"
         with self._lock:
             self.ended[request.code or "left"] += 1
@@ -357,12 +358,12 @@ class Model:
                 self.lasted(value.ToNanoseconds() / 1e9, most, f"{name}: {field_.name}")
 
     def lasted(self, seconds: float, most: float, what: str) -> None:
-        """A duration that the daemon has told: `most` passed meanwhile, while it was awake."""
+        """Checks a duration that the daemon reported against `most`, the time that passed while it was awake."""
         well = 0.0 <= seconds <= most + _SLACK_SECONDS
         self.expects(well, Invariant.DURATIONS, f"{what}: {seconds:.3f} s, of {most:.3f} s at most")
 
     def level_seen(self, level: FallbackLevel, began: float, ended: float, who: str) -> None:
-        """A level that was in force at some time between the two."""
+        """Checks a level that was in force at some time between the two."""
         most = self.levels.highest(began, ended)
         if level > most:
             told = f"{who}: {level.label} between {began:.3f} and {ended:.3f}, at most {most.label} was acknowledged"
@@ -371,15 +372,14 @@ class Model:
     # counters, when nothing is in hand
 
     def whole(self, number: int) -> set[str]:
-        """The requests that were answered whole since the last reconciliation, by id."""
+        """Returns the ids of requests that were answered completely since the last reconciliation."""
         with self._lock:
             return {name for name, request in self.life(number).known.items() if request.code == "OK"}
 
     def reconcile(
         self, number: int, entries: Mapping[str, tuple[int, Sequence[str]]], status: control_pb2.GetStatusResponse
     ) -> None:
-        """`entries`: what went through the engine's hands since the last time, by request: tokens, and the reasons of
-        its ends."""
+        """Compares clients' requests with `entries`, the engine's since the last time: tokens and end reasons by id."""
         with self._lock:
             life = self.life(number)
             known, life.known = life.known, {}
@@ -401,7 +401,7 @@ class Model:
         self._judge_counts(status)
 
     def totals(self, tokens: int, ends: Mapping[str, int], status: control_pb2.GetStatusResponse) -> None:
-        """What went through the engine's hands since it started, beside what it counts."""
+        """Compares what left the engine since it started with its own counts."""
         same = tokens == status.output_tokens
         self.expects(same, Invariant.COUNTERS, f"{tokens} tokens were emitted, {status.output_tokens} are counted")
         told = dict(status.finished_requests)
@@ -429,7 +429,8 @@ _STATES = {
 
 
 def false_lines(lines: Sequence[str], now: Mapping[str, str]) -> str:
-    """Empty where the last line on each state says what it is `now`, else those that do not. No line is no lie."""
+    """Returns the lines whose state differs from `now`, of the last line on each state; empty if there are none. A
+    missing line is not false."""
     found = []
     for name, truth in now.items():
         said = next((match for line in reversed(lines) if (match := _STATES[name].search(line))), None)
@@ -439,6 +440,6 @@ def false_lines(lines: Sequence[str], now: Mapping[str, str]) -> str:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank; 0 of nothing."""
+    """Returns a percentile by nearest rank; 0 without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0

@@ -12,7 +12,8 @@ from tests.faults.world import World
 
 
 def hang_up(world: World, dice: random.Random) -> Iterator[None]:
-    """With nothing to change: it reloads what it has, however often, and writes to a new log file if that was moved."""
+    """Sends SIGHUP without a change, several times. The daemon reloads, and writes to a new log file if that was
+    moved."""
     moved = dice.random() < 0.7
     if moved:
         world.daemon.move_log()
@@ -26,7 +27,8 @@ def hang_up(world: World, dice: random.Random) -> Iterator[None]:
 
 
 def certificate_renewed(world: World, dice: random.Random) -> Iterator[None]:
-    """Of another authority: those who trust only the former one cannot connect any more."""
+    """Replaces the certificate by one of another authority: clients that trust only the former one cannot connect any
+    more."""
     with world.uncut(dice):
         world.daemon.credentials.renew()
         world.reload()
@@ -36,7 +38,7 @@ def certificate_renewed(world: World, dice: random.Random) -> Iterator[None]:
 
 
 def certificate_spoilt(world: World, dice: random.Random) -> Iterator[None]:
-    """What cannot be used is not: the present one stays until there is another one."""
+    """Spoils the certificate files: the daemon must keep the current one until there is a usable one."""
     with world.uncut(dice):
         world.daemon.credentials.spoil(dice.choice(SPOILT))
         world.reload(well=False)
@@ -48,7 +50,7 @@ def certificate_spoilt(world: World, dice: random.Random) -> Iterator[None]:
 
 
 def token_replaced(world: World, dice: random.Random) -> Iterator[None]:
-    """Two are valid while clients change over; then the former one is not."""
+    """Replaces a token: both are valid while clients change over, then only the new one."""
     credentials, former = world.daemon.credentials, world.daemon.token
     token = credentials.new_token()
     with world.uncut(dice):

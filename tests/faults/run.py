@@ -1,6 +1,5 @@
-"""A run: steps of faults drawn from a seed, with traffic and alerts all the while; what was broken, and how soon things
-were well again.
-"""
+"""Runs the fault suite: steps of random faults from a seed, under traffic and alerts. Reports violations, and how soon
+the daemon recovered."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ _LOWER = (FallbackLevel.SHORT_BLOCK, FallbackLevel.LIGHT_DRAFT, FallbackLevel.AU
 
 @dataclass(frozen=True)
 class Step:
-    """What is done together. `pause` is how long it lasts; `alert` what is fired then: its level, and whether it is a
-    hard one; `resolved` the place among those that fire of one that is over."""
+    """Faults and actions that happen together. `pause` is how long they last. `alert` is (level, hard) of an alert that
+    fires then; `resolved` is the index, among the firing ones, of an alert that ends."""
 
     number: int
     faults: tuple[Fault, ...]
@@ -48,8 +47,8 @@ class Step:
 
 
 class Schedule:
-    """Steps without end: the same ones for the same seed and the same faults. Each fault comes once, or as often as its
-    share, before any comes again."""
+    """Yields steps without end, the same ones for the same seed and faults. Each fault occurs `share` times before any
+    occurs again."""
 
     def __init__(self, seed: int, faults: Sequence[Fault]) -> None:
         self._dice, self._faults = random.Random(seed), faults
@@ -75,7 +74,7 @@ class Schedule:
         return Step(self._number, drawn, seeds, dice.uniform(0.1, 0.7), alert, resolved, reconciles)
 
     def _drawn(self, number: int) -> tuple[Fault, ...]:
-        """So many, of unlike groups; those that are to be last are."""
+        """Draws faults of different groups, with those that must be last at the end."""
         found: list[Fault] = []
         for _ in range(number if self._faults else 0):
             if not self._deck:
@@ -91,7 +90,7 @@ class Schedule:
 
 @dataclass
 class Result:
-    """What a run found."""
+    """Result of one execution of the suite."""
 
     seed: int
     steps: int = 0
@@ -107,7 +106,7 @@ class Result:
     small_disk: bool = False
 
     def report(self, command: str) -> str:
-        """For people. `command` is what runs it again."""
+        """Returns a report for people. `command` repeats the execution."""
         said = [f"seed {self.seed}: {self.steps} steps in {self.seconds:.0f} s, {self.starts} starts of the daemon"]
         said.append(f"{sum(self.injected.values())} faults, {self.kills} kills:")
         width = max((len(name) for name in self.injected), default=0)
@@ -129,7 +128,7 @@ class Result:
 
 
 def replayed(seed: int, steps: int, broken: str = "", only: Sequence[str] = ()) -> str:
-    """The command that runs it again."""
+    """Returns the command that repeats the execution."""
     arguments = f"--seed {seed} --steps {steps}"
     arguments += f" --break {broken}" if broken else ""
     arguments += "".join(f" --only {shlex.quote(name)}" for name in only)
@@ -146,7 +145,7 @@ def run(
     clients: int = 3,
     told: Callable[[str], None] = lambda line: None,
 ) -> Result:
-    """Steps until there are `enough`, or an invariant is broken; all is compared a last time at the end."""
+    """Executes steps until `enough` says so, or an invariant is violated; at the end all is compared a last time."""
     result, began = Result(seed), time.monotonic()
     world = World(folder, seed, clients=clients, broken=broken)
     try:

@@ -1,6 +1,5 @@
-"""What a daemon has around it: a collector, and Alertmanager with Grafana, which send alerts, list them, and take
-annotations. Each can be dead, slow, or not to be trusted.
-"""
+"""The daemon's surroundings: a collector; and Alertmanager with Grafana, which send and list alerts and take
+annotations. Each can be dead, slow or wrong."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ _NAME = "DraftdAcceptanceBelowFloor"
 
 
 class Collector(OtlpReceiver):
-    """Keeps the latest metrics of each daemon, and which requests it has spans of. `lies`: it says that it took what it
-    drops. `since`: when the daemon before this one started; no duration is longer."""
+    """Keeps the latest metrics of each daemon, and the ids of requests that have spans. `lies`: it acknowledges what it
+    drops. `since`: start of the previous daemon; no reported duration may be longer."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(metric_interval=250)
@@ -59,14 +58,14 @@ class Collector(OtlpReceiver):
         return refused
 
     def begins(self) -> None:
-        """A daemon starts: what an earlier one sent is forgotten."""
+        """Forgets what earlier daemons sent: a new daemon starts."""
         self._starts = (*self._starts[1:], time.monotonic())
         with self.store.lock:
             self.store.metrics.clear()
             self._requests.clear()
 
     def _judge(self, kind: str, request: Any) -> None:
-        """Durations; and the requests that spans are of."""
+        """Checks durations, and records the requests that spans belong to."""
         most = time.monotonic() - self._starts[0]  # one that ended two starts ago may be heard late
         for group in request.resource_spans if kind == "traces" else ():
             for span in (span for scoped in group.scope_spans for span in scoped.spans):
@@ -82,7 +81,7 @@ class Collector(OtlpReceiver):
                     self._model.lasted(point.max, most, metric.name)
 
     def lacks(self, requests: set[str]) -> str:
-        """Empty where each has a span; else how many do not, if more than the daemon says it has lost."""
+        """Returns how many of the requests have no span, if more than the daemon says it lost; else an empty text."""
         with self.store.lock:
             missing = requests - self._requests
         lost = sum(
@@ -96,7 +95,7 @@ class Collector(OtlpReceiver):
         )
 
     def agrees(self, status: control_pb2.GetStatusResponse) -> str:
-        """Empty where the metrics show what the engine counts; else the first that do not."""
+        """Returns the first metrics that differ from the engine's counts, or an empty text."""
         counts, requests = status.counts, self.by("draftd.requests", "draftd.outcome")
         refused = requests.pop("refused", 0)
         shown = {
@@ -119,13 +118,13 @@ class Collector(OtlpReceiver):
 
 
 def level_of(state: control_pb2.FallbackState) -> FallbackLevel:
-    """The one in force."""
+    """Returns the level in force."""
     return FallbackLevel[state.ladder[state.position].level.upper()]
 
 
 @dataclass
 class Alert:
-    """One that fires, or is over. `level` is what it asks for; a hard one is obeyed at once."""
+    """An alert that fires, or has ended. `level` is the one that it asks for; a `hard` one is obeyed at once."""
 
     fingerprint: str
     level: FallbackLevel
@@ -149,12 +148,13 @@ class Alert:
 
 
 class Alertmanager:
-    """Sends notifications until they are taken, in order; lists what fires; takes annotations as Grafana does.
+    """Sends notifications in order until they are accepted, lists firing alerts, and takes annotations as Grafana does.
 
-    `answers` is how it does the last two: "well", "slowly", "with errors", "with nonsense"."""
+    `answers` is how it does the last two: "well", "slowly", "with errors", "with nonsense".
+    """
 
     def __init__(self, daemon: Daemon, model: Model, reachable: Callable[[], float]) -> None:
-        """`reachable`: since when the daemon can be reached."""
+        """Creates it. `reachable` returns since when the daemon can be reached."""
         self.answers = "well"
         self._daemon, self._model, self._reachable = daemon, model, reachable
         self._firing: dict[str, tuple[Alert, Demand]] = {}
@@ -166,7 +166,7 @@ class Alertmanager:
         self._sent = 0
 
     def start(self) -> str:
-        """Gives its address."""
+        """Starts to listen and returns its address."""
         self._sender.start()
         return self._server.__enter__()
 
@@ -187,7 +187,7 @@ class Alertmanager:
             self._put(Alert(alert.fingerprint, alert.level, alert.hard, alert.starts_at, firing=False), demand)
 
     def delivered(self, seconds: float = HANG_SECONDS) -> bool:
-        """Waits until all that was asked for has been taken."""
+        """Waits until all notifications have been accepted. Returns False if they are not in time."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._left, seconds)
 
@@ -213,7 +213,7 @@ class Alertmanager:
                 self._changed.notify_all()
 
     def _deliver(self, alert: Alert, demand: Demand) -> None:
-        """Sends it until it is taken, then waits until it is obeyed."""
+        """Sends the notification until it is accepted, then waits until it is obeyed."""
         name = f"alert {alert.fingerprint} ({alert.level.label}, {'hard' if alert.hard else 'soft'})"
         asked, refusals = time.monotonic(), 0
         while not self._model.broken:
@@ -241,7 +241,8 @@ class Alertmanager:
             self._model.breaks(Invariant.ALERTS, f"{name} was taken and not obeyed within {HANG_SECONDS:g} s")
 
     def _obeyed(self, alert: Alert, demand: Demand, asked: float) -> bool:
-        """Waits until it is seen to be: only then a soft one is sure. False where that takes too long."""
+        """Waits until the alert is seen to be obeyed: only then is a soft one sure. Returns False if that takes too
+        long."""
         levels = self._model.levels
         while not self._model.broken:
             since, began = max(asked, self._reachable()), time.monotonic()
@@ -267,7 +268,8 @@ class Alertmanager:
         return True
 
     def _post(self, alert: Alert) -> tuple[int, dict[str, Any]]:
-        """Status and answer; 0 where there was none. Every second one as Grafana signs, on the daemon's own clock."""
+        """Returns status and answer, 0 without one. Every second notification is signed as Grafana does, on the
+        daemon's own clock."""
         self._sent += 1
         body = notification(alert.payload("firing" if alert.firing else "resolved"))
         headers = bearer() if self._sent % 2 else signed(body, at=time.time() + self._daemon.clock.ahead)

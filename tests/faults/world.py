@@ -1,4 +1,4 @@
-"""All there is in a run: the daemon, those around it, and what must hold. Faults act on this."""
+"""All parts of the fault suite: the daemon, its surroundings, and the model of what must hold. Faults act on this."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GONE = ("UNAVAILABLE", "CANCELLED")  # what requests end with where the daemon 
 
 
 class World:
-    """Made and used on the main thread, but for `reachable`."""
+    """All parts together. Only the main thread uses it, except for `reachable`."""
 
     def __init__(self, folder: Path, seed: int, *, clients: int = 3, broken: str = "") -> None:
         self.model = Model()
@@ -57,7 +57,7 @@ class World:
         self._baseline: tuple[int, int, int] | None = None
 
     def open(self) -> None:
-        """Starts the daemon, and learns from it, undisturbed, what its answers are."""
+        """Starts the daemon and learns its undisturbed answers."""
         self.start()
         self.prompts = learnt(self.daemon.access)
         self.health.start()
@@ -86,7 +86,7 @@ class World:
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
-        """The daemon goes within, and comes back: requests may end with it."""
+        """Allows the daemon to go away and come back while the block runs: requests may end because of it."""
         self.model.ends(self.daemon.life)
         with self.model.excused(_GONE):
             yield
@@ -95,8 +95,8 @@ class World:
             self.loaded()
 
     def kill(self, *, forgets: bool = False) -> FallbackLevel:
-        """Within an outage. `forgets`: its state is damaged before it starts again. The highest level that the next
-        life may begin with."""
+        """Kills the daemon, within an outage. With `forgets` its state is damaged before it starts again. Returns the
+        highest level with which the next life may begin."""
         killed, levels = time.monotonic(), self.model.levels
         self.daemon.kill()
         self.kills += 1
@@ -109,7 +109,7 @@ class World:
         return most
 
     def stop(self) -> None:
-        """With SIGTERM, within an outage: it must go in order."""
+        """Stops the daemon with SIGTERM, within an outage: it must end in order."""
         began = time.monotonic()
         self.daemon.signal(signal.SIGTERM)
         self._gone(began)
@@ -123,7 +123,7 @@ class World:
         self.model.levels.restarted(time.monotonic(), forgets=False)
 
     def dies(self) -> None:
-        """Within an outage, after something that it cannot survive: it must end by itself, and say so."""
+        """Waits, within an outage, for the end of a daemon that cannot survive: it must end by itself and say so."""
         began = time.monotonic()
         self._gone(began)
         lines = self.daemon.lines
@@ -136,7 +136,7 @@ class World:
         self.model.levels.restarted(time.monotonic(), forgets=False)
 
     def _gone(self, since: float) -> None:
-        """Health must not be told to be good any more; nor may it be suspended: it could not end."""
+        """Waits until health is no longer good. Resumes a suspended daemon first, because it could not end."""
         self.daemon.signal(signal.SIGCONT)
         seconds = self.health.told(False, since)
         if seconds is None:
@@ -145,7 +145,7 @@ class World:
             self.model.lag("health", seconds)
 
     def loaded(self) -> None:
-        """Waits until it has said that it serves; health must say so then."""
+        """Waits until the daemon announces that it serves; health must then be good."""
         deadline = time.monotonic() + HANG_SECONDS
         while not self.daemon.loaded:
             if not self.daemon.alive or time.monotonic() > deadline:
@@ -155,12 +155,12 @@ class World:
         self.serving(time.monotonic())
 
     def _waited(self, invariant: Invariant, text: str) -> None:
-        """In vain; unless it was given up because something else is broken."""
+        """Records a wait in vain, unless it was given up because of another violation."""
         if not self.model.broken:
             self.model.breaks(invariant, f"{text}, after {HANG_SECONDS:g} s")
 
     def serving(self, since: float) -> None:
-        """Health must say so, after something that kept it from answering was over."""
+        """Waits until health is good again, after something that prevented it is over."""
         seconds = self.health.told(True, since)
         if seconds is None:
             self._waited(Invariant.HEALTH, "not SERVING, though it should be")
@@ -170,7 +170,7 @@ class World:
     # between two faults
 
     def recovered(self) -> None:
-        """All faults are over: it is alive, says that it serves, and serves; what alerts asked for is obeyed."""
+        """Checks, after all faults, that the daemon is alive, healthy and serving, and obeys the alerts."""
         model, began = self.model, time.monotonic()
         if not self.daemon.alive:
             model.breaks(Invariant.ALIVE, f"it ended by itself, {self.daemon.fate}: {self.daemon.lines[-5:]}")
@@ -188,7 +188,7 @@ class World:
         self._log_is_true()
 
     def _log_is_true(self) -> None:
-        """The last line of the log on a state says what it is now. A line may be on its way."""
+        """Checks that the last log line on each state is true now. A line may still be on its way."""
         deadline, wrong = time.monotonic() + HANG_SECONDS, "no state"
         while wrong and time.monotonic() < deadline and not self.model.broken:
             state = self.level()
@@ -200,7 +200,7 @@ class World:
             self.model.expects(not wrong, Invariant.LOG, wrong)
 
     def events(self) -> bool:
-        """What is listed, compared with what was. False where there was no answer."""
+        """Compares the listed events with the earlier ones. Returns False without an answer."""
         with contextlib.suppress(CallError), self.client() as client:
             written = not self.unwritable and not self.unlisted
             lost = self.model.events.listed(client.transitions(1000), written=written)
@@ -210,7 +210,7 @@ class World:
         return False
 
     def level(self) -> control_pb2.FallbackState | None:
-        """What is in force, compared with what was asked for. None where there was no answer."""
+        """Compares the level in force with what was asked for. Returns None without an answer."""
         began = time.monotonic()
         with contextlib.suppress(CallError), self.client() as client:
             state = client.level()
@@ -221,7 +221,7 @@ class World:
         return None
 
     def sleeps(self, seconds: float) -> None:
-        """As if the machine did, while the daemon is stopped."""
+        """Simulates a sleep of the machine while the daemon is stopped."""
         levels = self.model.levels
         self.daemon.clock.sleep(seconds)
         self._ahead += seconds
@@ -231,7 +231,7 @@ class World:
             levels.release(time.monotonic())
 
     def hold_over(self) -> None:
-        """The time of the hold was over while the machine slept: it may not be in force any more."""
+        """Records that the hold ended while the machine slept: it must not be in force any more."""
         if not self.daemon.clock.steps:
             self.release()
             return
@@ -245,20 +245,20 @@ class World:
         self._waited(Invariant.LEVEL, "a hold whose time was over while the machine slept is in force")
 
     def hold(self, level: FallbackLevel, seconds: float = math.inf) -> None:
-        """As an operator does it, once: whether it is in force is not known where there is no answer."""
+        """Holds a level as an operator does, once. Without an answer it is unknown whether it is in force."""
         demand, self._held_for = self.model.levels.hold(level, time.monotonic()), seconds
         with contextlib.suppress(CallError), self.client() as client:
             state = client.hold_level(level, None if math.isinf(seconds) else seconds)
             self.model.levels.acknowledged(demand, time.monotonic(), saved=not state.unsaved)
 
     def release(self) -> None:
-        """Until it is acknowledged."""
+        """Releases the hold, until that is acknowledged."""
         self.model.levels.release(time.monotonic())
         self.insist("a hold is not released", lambda client: client.release_level())
         self.model.levels.released(time.monotonic())
 
     def insist(self, what: str, call: Callable[[DraftdClient], T]) -> T | None:
-        """Calls until it is answered; `what` breaks an invariant where that takes too long."""
+        """Calls until there is an answer; `what` is recorded as a violation if that takes too long."""
         deadline, error = time.monotonic() + HANG_SECONDS, ""
         while time.monotonic() < deadline:
             try:
@@ -273,7 +273,7 @@ class World:
     # credentials
 
     def reload(self, *, well: bool = True) -> None:
-        """Sends SIGHUP, and waits for what it says of that: `well`, it has what its files hold."""
+        """Sends SIGHUP and waits for the daemon's message about it: with `well`, it has loaded its files."""
         lines = self.daemon.lines
         before, deadline, said = len(lines), time.monotonic() + HANG_SECONDS, ""
         self.daemon.signal(signal.SIGHUP)
@@ -287,7 +287,7 @@ class World:
             self.model.expects(("SIGHUP: reloaded" in said) == well, Invariant.CREDENTIALS, told)
 
     def has_certificate(self) -> None:
-        """New connections see the present certificate, and no other."""
+        """Checks that new connections see the current certificate and no other."""
         credentials = self.daemon.credentials
         right, other = (replace(self.daemon.access, ca=ca) for ca in (credentials.trusted, credentials.other))
         self._answers(right, "who trusts the authority of the present certificate")
@@ -313,7 +313,7 @@ class World:
             self._waited(Invariant.CREDENTIALS, f"{who} is answered {code}")
 
     def _code(self, access: Access) -> str:
-        """What a call on a connection of its own ends with."""
+        """Returns the status of a call on a connection of its own."""
         with access.channel() as channel:
             stub = control_pb2_grpc.ControlServiceStub(channel)  # type: ignore[no-untyped-call]
             try:
@@ -324,7 +324,7 @@ class World:
 
     @contextlib.contextmanager
     def uncut(self, dice: random.Random) -> Iterator[None]:
-        """A request that runs when the block begins goes on when it has ended."""
+        """Checks that a request which runs when the block begins still runs when it has ended."""
         with asking(self.daemon.access) as begin:
             call, life, runs = begin(dice.choice(self.prompts), 60), self.daemon.life, False
             with contextlib.suppress(grpc.RpcError):
@@ -344,7 +344,7 @@ class World:
     # when nothing is in hand
 
     def reconcile(self) -> None:
-        """Clients wait; then the engine's counts, its metrics and its resources are looked at."""
+        """Pauses the clients, and compares the engine's counts, its metrics and its resources."""
         with self.clients.paused() as quiet:
             self.model.expects(quiet, Invariant.REQUESTS, f"a request hangs for {HANG_SECONDS:g} s")
             status, wrong, lacking = self._idle()
@@ -364,8 +364,8 @@ class World:
             self.model.expects(not wrong, Invariant.RESOURCES, wrong)
 
     def _idle(self) -> tuple[control_pb2.GetStatusResponse | None, str, str]:
-        """The status once nothing is in hand, None where something always is; what the metrics then show else, and the
-        spans that are missing."""
+        """Waits until no request runs. Returns the status (None if one always runs), differing metrics, and missing
+        spans."""
         deadline, wrong, lacking = time.monotonic() + _RETURN_SECONDS, "no status", ""
         last: control_pb2.GetStatusResponse | None = None
         requests = self.model.whole(self.daemon.life)
@@ -379,7 +379,7 @@ class World:
         return last, wrong, lacking
 
     def _resources(self) -> str:
-        """Empty where they have returned to what they were when the daemon was first warm."""
+        """Returns which resources did not return to their values when the daemon was first warm, or an empty text."""
         deadline = time.monotonic() + _RETURN_SECONDS
         while True:
             try:

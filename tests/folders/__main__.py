@@ -1,9 +1,9 @@
-"""`python -m tests.folders`: are models' folders, as people have them, served right or refused with what to do?
+"""`python -m tests.folders`: are model folders, as people have them, served right, or refused with advice?
 
-Writes each folder, right ones and faulty ones, of tiny models; opens it as `draftd serve` and `draftd doctor` do; and
-compares ids, logits and texts with those that other libraries compute from a clean folder. The last line is JSON.
+Writes right and faulty folders of tiny models, and opens each as `draftd serve` and `draftd doctor` do. Compares ids,
+logits and texts with those that other libraries compute from a clean folder. The last line is JSON.
 
---only WORDS   folders whose item or name has these words; may be repeated
+--only WORDS   folders whose item or name contains these words; may be repeated
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All folders."""
+"""Lists all folders."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Folders whose config.json has keys that mlx-lm does not read, in both versions' forms, and lengths in all
-spellings."""
+"""Folders whose config.json has keys that mlx-lm does not read, in the forms of both transformers versions, and lengths
+in all spellings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONG = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_posi
 
 
 def _table(theta: float, kind: str = "default", **more: Any) -> Config:
-    """`rope_parameters` as version 5 writes it."""
+    """Returns `rope_parameters` as transformers 5 writes it."""
     return {"rope_theta": theta, "rope_type": kind, **more}
 
 
@@ -89,7 +89,7 @@ _REFUSED = {
 
 
 def _context(architecture: str, tokens: int, **keys: Any) -> Callable[[Place], Asked]:
-    """Of a configuration that mlx-lm reads."""
+    """Builds a case of a context length in a configuration that mlx-lm reads."""
 
     def case(place: Place) -> Asked:
         asked = place.random(architecture, keys)

@@ -1,4 +1,4 @@
-"""Whether a folder is served as other programs compute it, or refused in a line that says what to do.
+"""Judges whether a folder is served as other programs compute it, or refused in a line that says what to do.
 
 Ids come from the tokenizers library, logits and texts from mlx-lm's own loop over the clean folder, a chat from Jinja.
 """
@@ -37,7 +37,7 @@ _LONGEST = 500  # characters of a line besides the folder
 
 @dataclass(frozen=True)
 class Result:
-    """`wrong`: why it is not as it must be; empty for most."""
+    """Result for one folder. `wrong` says what is wrong, empty if nothing is."""
 
     item: str
     name: str
@@ -48,7 +48,7 @@ class Result:
 
 
 def judged(case: Case, root: Path, like: str) -> Result:
-    """Raises nothing of draftd's: what fails is in the result."""
+    """Judges a case. Errors of draftd do not raise; they are in the result."""
     began = time.monotonic()
     asked = case.make(Place(root, like))
     served, line = False, ""
@@ -110,7 +110,7 @@ def _served(models: LoadedModels, asked: Asked, findings: list[Finding]) -> str:
 
 
 def _tokenizer(models: LoadedModels, asked: Asked, fast: Any) -> str:
-    """Ids of texts, texts of ids, and ids of a chat."""
+    """Compares ids of texts, texts of ids, and ids of a chat."""
     own = models.tokenizer
     for text in samples(fast):
         ids = fast.encode(text).ids
@@ -136,7 +136,7 @@ def _tokenizer(models: LoadedModels, asked: Asked, fast: Any) -> str:
 
 
 def _numbers(models: LoadedModels, asked: Asked, clean: Path, fast: Any) -> str:
-    """Logits, and greedy texts with a draft or without."""
+    """Compares logits, and greedy texts with or without a draft."""
     plan = speculative(4) if DRAFT_MODEL in models.info.drafters else autoregressive()
     if asked.draft is not None and DRAFT_MODEL not in models.info.drafters:
         return f"its draft is not used: {models.info.why_no(DRAFT_MODEL)}"
@@ -162,7 +162,7 @@ def _numbers(models: LoadedModels, asked: Asked, clean: Path, fast: Any) -> str:
 
 @lru_cache(maxsize=64)
 def _reference(folder: str, adapter: str, prompt: tuple[int, ...]) -> tuple[mx.array, list[int]]:
-    """mlx-lm's own logits and greedy text, computed as draftd does here: in fp32."""
+    """Returns mlx-lm's own logits and greedy text, in fp32 as draftd computes here."""
     from mlx_lm.generate import generate_step
 
     model = _model(folder, adapter)
@@ -183,7 +183,7 @@ def _model(folder: str, adapter: str) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without the log lines of transformers and draftd, of which many are meant here."""
+    """Silences the log lines of transformers and draftd, many of which are expected here."""
     import logging
 
     before = logging.root.manager.disable

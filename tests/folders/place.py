@@ -1,4 +1,4 @@
-"""Where the folders of one case are written, and what most of them are made of. Imports MLX: load the BLAS first."""
+"""Writes the folders of one case from common building blocks. Imports MLX: load the BLAS first."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ SAMPLES = (
 
 @dataclass(frozen=True)
 class Asked:
-    """A folder, and what must come of it.
+    """A folder, and the expected result.
 
-    - clean: a folder of the same model that mlx-lm reads right; `model` itself without one.
-    - refused: words of the line that refuses it; empty where it must be served. `unread`: only the weights tell, which
-      `doctor` does not read.
-    - said: words of what `doctor` says of it, although it is served.
-    - context: tokens that a text may have.
+    - clean: a folder of the same model that mlx-lm reads right; unset stands for `model` itself.
+    - refused: words of the line that refuses it; empty if it must be served. `unread`: only the weights show the fault,
+      which `doctor` does not read.
+    - said: words of `doctor`'s finding about it, although it is served.
+    - context: maximum tokens of a text.
     - ends: the ids that end a text.
-    - chat: what the chat template makes of one message of a user, "Hi".
-    - request: words of what a request for that chat is refused with, or what a request ends with.
+    - chat: the chat template's rendering of one user message, "Hi".
+    - request: words of the error with which a request for that chat is refused or ends.
     """
 
     model: Path
@@ -57,7 +57,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Case:
-    """`item`: what it is an example of."""
+    """One case. `item` is the subject that it is an example of."""
 
     item: str
     name: str
@@ -65,7 +65,7 @@ class Case:
 
 
 class Place:
-    """A folder of its own for each case. `like`: the embedded pair's draft, a trained model of one layer."""
+    """A folder of its own for each case. `like` is the embedded pair's draft, a trained model of one layer."""
 
     def __init__(self, root: Path, like: str) -> None:
         self.root, self.like = root, like
@@ -74,14 +74,14 @@ class Place:
         return self.root / name
 
     def copy(self, name: str = "model", **config: Any) -> Path:
-        """The embedded pair's draft. `config`: changes of its config.json."""
+        """Copies the embedded pair's draft. `config` changes keys of its config.json."""
         folder = Path(shutil.copytree(self.like, self.path(name)))
         rewrite(folder / "config.json", **config)
         return folder
 
     def random(self, architecture: str, read: Config, written: Config | None = None) -> Asked:
-        """A tiny random model. `read`: the keys by which mlx-lm computes what `written` says; both go into the text
-        model's part, and the first is the clean one's."""
+        """Builds a tiny random model. mlx-lm computes from the keys `read` what the keys `written` say. Both go into
+        the text model's part; the clean folder has `read`."""
         clean = bare(architecture, **read)
         model = tiny(architecture, clean)
         self._store("clean", model, clean)
@@ -91,7 +91,7 @@ class Place:
         return Asked(self.path(), self.path("clean"))
 
     def refused(self, architecture: str, words: str, written: Config) -> Asked:
-        """A tiny random model that mlx-lm computes otherwise than `written` says."""
+        """Builds a tiny random model that mlx-lm would compute differently from what `written` says."""
         self._store("model", tiny(architecture), bare(architecture, **written))
         return Asked(self.path(), refused=words)
 
@@ -106,8 +106,8 @@ class Place:
 
 
 def bare(architecture: str, **keys: Any) -> Config:
-    """Its tiny configuration, with room for the embedded pair's tokens, and with no other keys of the rotary embedding
-    than these."""
+    """Returns the architecture's tiny configuration with the embedded pair's vocabulary, and with no keys of the rotary
+    embedding except these."""
     config = copy.deepcopy(configuration(architecture))
     part = text_part(config)
     for name in ROPE_KEYS:
@@ -120,19 +120,19 @@ def bare(architecture: str, **keys: Any) -> Config:
 
 
 def samples(fast: Any) -> list[str]:
-    """Texts, the last of which has the tokens with the last ids that this tokenizer has."""
+    """Returns texts; the last one contains the tokens with this tokenizer's highest ids."""
     last = sorted(fast.get_vocab(with_added_tokens=False).values())[-8:]
     return [*SAMPLES, fast.decode(last)]
 
 
 def rewrite(file: Path, **values: Any) -> None:
-    """Keys of a JSON file."""
+    """Changes keys of a JSON file."""
     found = json.loads(file.read_text()) if file.exists() else {}
     file.write_text(json.dumps(found | values))
 
 
 def reweigh(file: Path, change: Callable[[dict[str, mx.array]], dict[str, mx.array]]) -> None:
-    """Other arrays in a file of weights."""
+    """Changes the arrays in a file of weights."""
     weights = change(mx.load(str(file)))
     mx.eval(weights)
     mx.save_safetensors(str(file), weights, metadata={"format": "mlx"})

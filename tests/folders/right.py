@@ -1,4 +1,4 @@
-"""Folders with nothing wrong: each has one thing that folders have."""
+"""Folders without a fault. Each has one peculiarity of real folders."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _links(place: Place) -> Asked:
 
 
 def _index_of_others(place: Place) -> Asked:
-    """As a converter leaves it."""
+    """Writes the index of a converter, which names files that are not there."""
     folder = place.copy()
     names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (folder / INDEX).write_text(json.dumps({"weight_map": names}))
@@ -53,7 +53,7 @@ def _index_of_others(place: Place) -> Asked:
 
 
 def _sidecar(place: Place) -> Asked:
-    """A head that predicts further tokens, beside the files of the index."""
+    """Adds a head that predicts further tokens, beside the files of the index."""
     sharded(place.like, place.path())
     mx.save_safetensors(str(place.path() / "model-mtp.safetensors"), {"mtp.fc.weight": mx.zeros((4, 4))})
     rewrite(place.path() / "config.json", tie_word_embeddings=True)

@@ -1,5 +1,5 @@
-"""Folders whose tokenizer leaves ids out, or names a class that makes another one of it; and those that lack what chats
-and answers need."""
+"""Folders whose tokenizer skips ids, or names a class that changes it; and folders that lack what chats and answers
+need."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _TEMPLATE = "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assista
 
 
 def leave_out(file: Path, most: int) -> int:
-    """Takes up to `most` tokens that no sample text has out of a vocabulary; the others keep their ids. Returns how
-    many went."""
+    """Removes up to `most` tokens that occur in no sample text; the others keep their ids. Returns the number
+    removed."""
     described = json.loads(file.read_text())
     vocabulary, merges = described["model"]["vocab"], described["model"].get("merges", [])
     whole, gone = Fast.from_file(str(file)), set[str]()
@@ -44,7 +44,8 @@ def leave_out(file: Path, most: int) -> int:
 
 
 def _holes(make: Callable[[], Fast] | None, least: int) -> Callable[[Place], Asked]:
-    """`make`: another tokenizer than the embedded pair's, with an end token after all others."""
+    """Builds a case of skipped ids. `make` makes another tokenizer than the embedded pair's, whose end token has the
+    last id."""
 
     def case(place: Place) -> Asked:
         folder = place.copy()
@@ -61,7 +62,7 @@ def _holes(make: Callable[[], Fast] | None, least: int) -> Callable[[Place], Ask
 
 
 def _class(name: str, architecture: str = "") -> Callable[[Place], Asked]:
-    """A tokenizer.json that makes each space a token of its own, which the class does not."""
+    """Builds a case in which tokenizer.json makes each space a token, but the named class does not."""
 
     def case(place: Place) -> Asked:
         read = {"rope_theta": 500.0, "rope_scaling": None}
@@ -107,7 +108,7 @@ def _end_of_no_kind(place: Place) -> Asked:
 
 
 def _template_of_processor(place: Place) -> Asked:
-    """As older processors wrote it: the only one."""
+    """Writes the chat template as older processors did, as the only one."""
     folder = place.copy()
     rewrite(folder / "tokenizer_config.json", chat_template=None)
     rewrite(folder / "chat_template.json", chat_template=_TEMPLATE)
@@ -125,14 +126,14 @@ def _null_part(place: Place) -> Asked:
 
 
 def _null_part_inside(place: Place) -> Asked:
-    """Of an architecture whose text model is a part."""
+    """Builds a case of an architecture whose text model is a part of the configuration."""
     asked = place.random("gemma3", {"rope_theta": 500.0})
     rewrite(asked.model / "config.json", text_config=None)
     return Asked(asked.model, refused="arrays that config.json asks for")
 
 
 def _beyond(place: Place) -> Asked:
-    """A token of the chat template that the model has no embedding for."""
+    """Builds a case in which the chat template has a token without an embedding."""
     folder = place.copy()
     fast = Fast.from_file(str(folder / "tokenizer.json"))
     fast.add_tokens([AddedToken("<|turn|>", special=True)])
@@ -147,7 +148,7 @@ def _beyond(place: Place) -> Asked:
 
 
 def _head(*names: str, as_draft: bool) -> Callable[[Place], Asked]:
-    """A head that drafts from the hidden states of its target, in the place of a whole model."""
+    """Builds a case of a head that drafts from its target's hidden states, instead of a whole model."""
 
     def case(place: Place) -> Asked:
         folder = place.copy("head")

@@ -1,4 +1,4 @@
-"""Folders whose weights are not numbers or not all the model's, and adapters that are incomplete."""
+"""Folders whose weights are not finite or not all of the model's, and incomplete adapters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Arrays = dict[str, mx.array]
 
 
 def _spoilt(folder: Path, name: str, value: float) -> Path:
-    """One number of an array."""
+    """Changes one number of an array."""
 
     def change(found: _Arrays) -> _Arrays:
         array = found[name]
@@ -40,13 +40,13 @@ def _draft(place: Place) -> Asked:
 
 
 def _scales(place: Place) -> Asked:
-    """Of mxfp4, where a byte stands for each."""
+    """Builds a case of mxfp4, where a byte stands for each scale."""
     quantised("mxfp4", 4, 32)(place.like, place.path())
     return Asked(_spoilt(place.path(), f"{_DOWN}.scales", 255), refused=_NOT_FINITE, unread=True)
 
 
 def _too_large(place: Place) -> Asked:
-    """Finite weights, with which the trial at load computes what is not."""
+    """Builds a case of finite weights with which the trial at load computes values that are not finite."""
     folder = place.copy()
     file = folder / "model.safetensors"
     reweigh(file, lambda found: found | {"model.norm.weight": mx.full(found["model.norm.weight"].shape, 3e38)})
@@ -63,7 +63,7 @@ _NUMBERS = {
 
 
 def _left(*names: str) -> Callable[[Place], Asked]:
-    """Other files with all arrays, beside two shards and their index."""
+    """Adds other files with all arrays, beside two shards and their index."""
 
     def case(place: Place) -> Asked:
         folder = place.path()
@@ -117,7 +117,7 @@ def _without(words: str, kind: str, drop: Callable[[str], bool]) -> Callable[[Pl
 
 
 def _fewer_keys(place: Place) -> Asked:
-    """Arrays of seven matrices, where the configuration names one."""
+    """Builds a case with arrays of seven matrices where the configuration names one."""
     made = adapter(place.like, place.path("adapter"))
     parameters = {"rank": 4, "scale": 10.0, "dropout": 0.0, "keys": ["self_attn.q_proj"]}
     rewrite(made / "adapter_config.json", lora_parameters=parameters)

@@ -1,12 +1,12 @@
-"""`python -m tests.models`: is every text architecture of the installed mlx-lm served, and with mlx-lm's own texts?
+"""`python -m tests.models`: is every text architecture of the installed mlx-lm served, with mlx-lm's own texts?
 
-Each as a tiny model with random weights, in a process of its own. What was found lies in .benchmarks/models and is used
-again while configuration, libraries and code are the same. Writes docs/models.md; the last line is JSON.
+Examines each as a tiny model with random weights, in a process of its own. Results are kept in .benchmarks/models, and
+used again while configuration, libraries and code are the same. Writes docs/models.md; the last line is JSON.
 
---only NAME    of this architecture only; may be repeated; docs/models.md stays as it is
---again        find everything anew
---jobs N       processes at a time; two without it
---seconds N    that a process may take; 300 without it
+--only NAME    only this architecture; may be repeated; docs/models.md stays as it is
+--again        examine everything again
+--jobs N       concurrent processes; default: 2
+--seconds N    maximum time of a process; default: 300
 """
 
 from __future__ import annotations

@@ -23,12 +23,12 @@ OWN: Mapping[str, Config] = {name: own for table in TABLES.values() for name, ow
 
 
 def version() -> str:
-    """Of mlx-lm, and of MLX, whose kernels it runs."""
+    """Returns the versions of mlx-lm, and of MLX, whose kernels it uses."""
     return f"mlx-lm {metadata.version('mlx-lm')}, MLX {metadata.version('mlx')}"
 
 
 def architectures() -> list[str]:
-    """Modules that define or import both a Model and its ModelArgs: what mlx-lm can load by that name."""
+    """Returns the modules that define or import both a Model and its ModelArgs: the names that mlx-lm can load."""
     folder = _folder() / "models"
     names = [module.name for module in pkgutil.iter_modules([str(folder)])]
     return sorted((name for name in names if _loadable(folder / f"{name}.py")), key=str.lower)
@@ -44,7 +44,7 @@ def other_names() -> dict[str, str]:
 
 
 def configuration(name: str) -> Config:
-    """Of a tiny model of this architecture, as its config.json would have it."""
+    """Returns the config.json of a tiny model of this architecture."""
     own = OWN.get(name, {})
     if "text_config" in own:
         text = {"model_type": name, **COMMON, **own["text_config"]}
@@ -53,12 +53,12 @@ def configuration(name: str) -> Config:
 
 
 def kind(name: str) -> str:
-    """The table that the architecture is in; empty for one that is in none."""
+    """Returns the name of the table that has the architecture, or an empty text."""
     return next((kind for kind, table in TABLES.items() if name in table), "")
 
 
 def source(name: str) -> str:
-    """Of the module that has it."""
+    """Returns the source of the architecture's module."""
     return (_folder() / "models" / f"{name}.py").read_text(encoding="utf-8")
 
 

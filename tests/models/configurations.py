@@ -1,8 +1,8 @@
-"""A tiny configuration for each architecture: two to four layers, so that every kind of its layers occurs, a vocabulary
-of 96 tokens, and windows, chunks and selections of eight positions, which a short text fills several times.
+"""A tiny configuration for each architecture. It has two to four layers, so that every kind of layer occurs, a
+vocabulary of 96 tokens, and windows, chunks and selections of eight positions, which a short text fills several times.
 
-`COMMON` holds the names that most architectures share; a table here says what else one needs, or needs otherwise. One
-that is in no table is tried with `COMMON` alone.
+`COMMON` has the names that most architectures share; a table here has what else one needs, or needs differently. An
+architecture that is in no table is tried with `COMMON` alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The tiny configuration of an architecture in the forms that transformers 4 and transformers 5 write, and in mlx-lm's.
+"""The tiny configuration of an architecture as mlx-lm, transformers 4 and transformers 5 write it.
 
-The installed transformers writes version 5's, from all keys that its class or mlx-lm reads. It keeps those that its
-class does not know, as it does with a published config.json. Where it has no class, the keys stay as they are, and only
-the rotary embedding has the form of the version. Version 4's is made from that: it wrote the same under other names.
+The installed transformers writes version 5's form, from all keys that its class or mlx-lm reads. It keeps keys that its
+class does not know, as in a published config.json. Without a class the keys stay as they are, and only the rotary
+embedding has the form of the version. Version 4's form is made from that: it used other names.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ _LOCAL_NAMES = {"mimo_v2_flash": "swa_rope_theta"}
 
 
 def text_part(config: Config) -> Config:
-    """The text model's part, which is all of most configurations."""
+    """Returns the text model's part, which is the whole of most configurations."""
     part: Config = config.get("text_config", config)
     return part
 
 
 def forms(name: str) -> tuple[Config, Config, Config]:
-    """One configuration: as mlx-lm reads it, as version 4 writes it, and as version 5 writes it."""
+    """Returns one configuration in three forms: as mlx-lm reads it, as version 4 writes it, and as version 5 writes
+    it."""
     own = copy.deepcopy(configuration(name))
     tables = _tables(own)
     newer = version_5(own, tables)
@@ -49,7 +50,7 @@ def forms(name: str) -> tuple[Config, Config, Config]:
 
 
 def version_5(config: Config, tables: Mapping[str, Any] | None = None) -> Config:
-    """A copy of a configuration as version 5 writes it. `tables`: its `rope_parameters`; None without any."""
+    """Returns the configuration as version 5 writes it. `tables` are its `rope_parameters`; None for none."""
     with contextlib.suppress(Exception):  # no class takes it
         return _by_its_class(config, tables)
     newer = copy.deepcopy(config)
@@ -63,7 +64,7 @@ def version_5(config: Config, tables: Mapping[str, Any] | None = None) -> Config
 
 
 def version_4(newer: Config) -> Config:
-    """The same configuration as version 4 writes it."""
+    """Returns the same configuration as version 4 writes it."""
     older = copy.deepcopy(newer) | {"transformers_version": "4.50.0"}
     part = text_part(older)
     older |= {"torch_dtype": older.pop("dtype", "float32")}
@@ -93,7 +94,8 @@ def version_4(newer: Config) -> Config:
 
 
 def _tables(own: Config) -> Config:
-    """`rope_parameters` with values that are no defaults, as far as mlx-lm reads them; empty where it reads none."""
+    """Returns `rope_parameters` with values that are no defaults, as far as mlx-lm reads them; empty if it reads
+    none."""
     part, (modules, read) = text_part(own), _read(own)
     if not read & {*_THETAS, "rope_parameters"} and "attn_config" not in part:
         return {}
@@ -111,19 +113,19 @@ def _tables(own: Config) -> Config:
 
 
 def _plain(table: Mapping[str, Any]) -> Config:
-    """A table without scaling."""
+    """Returns a table without scaling."""
     kept = ("rope_theta", "partial_rotary_factor")
     return {name: table[name] for name in kept if name in table} | {"rope_type": "default"}
 
 
 def _read(own: Config) -> tuple[set[str], set[str]]:
-    """The modules of mlx-lm that make its text model, and the keys that they read."""
+    """Returns the modules of mlx-lm that make its text model, and the keys that they read."""
     found = architecture_of(text_part(own), own)
     return found.modules, found.arguments
 
 
 def _differ(own: Config, *tables: Config) -> bool:
-    """Whether mlx-lm computes otherwise with each of these tables."""
+    """Returns True if mlx-lm computes differently with each of these tables."""
     with contextlib.suppress(Exception):
         one, other = (computation(_as_mlx_lm_reads(own, own, table)).facts for table in tables)
         return one != other
@@ -131,7 +133,8 @@ def _differ(own: Config, *tables: Config) -> bool:
 
 
 def _as_mlx_lm_reads(own: Config, newer: Config, tables: Config) -> Config:
-    """The tiny configuration with the values of `newer`, and with the rotary embedding under all names of mlx-lm's."""
+    """Returns the tiny configuration with the values of `newer`, and with the rotary embedding under all of mlx-lm's
+    names."""
     result = _overlaid(newer, own)
     part = result
     if "text_config" in own:
@@ -157,7 +160,7 @@ def _as_mlx_lm_reads(own: Config, newer: Config, tables: Config) -> Config:
 
 
 def _overlaid(newer: Config, own: Config) -> Config:
-    """What transformers writes of its own accord, under what it was given."""
+    """Returns what transformers writes by default, overridden by what it was given."""
     added = {name: value for name, value in newer.items() if name not in (*ROPE_KEYS, "text_config")}
     return added | {name: value for name, value in copy.deepcopy(own).items() if name not in added or value is not None}
 
@@ -187,7 +190,7 @@ def _known(kind: Any, config: Config, read: Iterable[str]) -> Config:
 
 
 def _rope(kind: Any, tables: Mapping[str, Any] | None) -> Config:
-    """In the form that the class has: one table, or one for each type of layer."""
+    """Returns the rotary embedding in the class's form: one table, or one for each type of layer."""
     if not tables:
         return {}
     default = getattr(kind(), "rope_parameters", None)

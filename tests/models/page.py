@@ -1,4 +1,4 @@
-"""What was found, as a table for people, as docs/models.md, and as one line of JSON."""
+"""Reports results as a table for people, as docs/models.md, and as one line of JSON."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ mlx-lm loads these types of models as one of the architectures above:
 
 
 def verdict(result: Result) -> str:
-    """One line."""
+    """Returns the result as one line."""
     said = [head if getattr(result, column) else f"not {head}" for column, head in zip(COLUMNS, _HEADS, strict=True)]
     return ", ".join(said) if result.served else f"not served: {result.reasons.get('served', '')}"
 
@@ -72,7 +72,7 @@ def table(results: Sequence[Result]) -> Table:
 
 
 def cell(result: Result, column: str) -> str:
-    """What a table says of it."""
+    """Returns the text of a table's cell."""
     if getattr(result, column):
         if column == "prefix" and not result.shared:
             return "whole texts"
@@ -83,14 +83,14 @@ def cell(result: Result, column: str) -> str:
 
 
 def why(result: Result) -> str:
-    """All reasons, each once."""
+    """Returns all reasons, each once."""
     if not result.served:
         return result.reasons.get("served", "")
     return "; ".join(dict.fromkeys(result.reasons[column] for column in COLUMNS if column in result.reasons))
 
 
 def render(results: Sequence[Result]) -> str:
-    """docs/models.md."""
+    """Returns the text of docs/models.md."""
     counts = summary(results)
     ties = sum(len(one.ties) for one in results)
     texts = sum(one.texts for one in results)
@@ -118,7 +118,7 @@ def render(results: Sequence[Result]) -> str:
 
 
 def summary(results: Sequence[Result]) -> dict[str, Any]:
-    """How many there are of each, and why the others are not."""
+    """Returns the number of each result, and the reasons of the others."""
     counted: dict[str, Any] = {"architectures": len(results)}
     counted |= {column: sum(bool(getattr(one, column)) for one in results) for column in COLUMNS}
     counted["ties"] = sum(len(one.ties) for one in results)

@@ -1,4 +1,4 @@
-"""What was found out about one architecture. Imports no MLX."""
+"""The result for one architecture. Imports no MLX."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ COLUMNS = ("served", "batched", "speculating", "prefix", "identical", "quantised
 
 @dataclass
 class Result:
-    """`reasons` says why, for each of COLUMNS that is not so; `notes` say what else is worth knowing.
+    """The result for one architecture. `reasons` explains each of COLUMNS that is false; `notes` has further remarks.
 
     - served: mlx-lm's own loop runs it on this backend, and the engine answers every request.
     - batched: one forward serves all sequences.
     - speculating: a request with a draft model drafts from its first token to its last.
-    - prefix: a text that goes on is not computed anew.
+    - prefix: a text that continues is not computed again.
     - identical: every text is mlx-lm's own, or the sampled one that the same seed gave without drafts; in ties the two
-      candidates were as good as equal.
+      candidates were practically equal.
     - quantised: the same holds with 4-bit weights.
-    - forms: with its configuration as transformers 4 writes it, and as transformers 5 does, its logits are mlx-lm's.
+    - forms: with its configuration as transformers 4 or transformers 5 writes it, its logits are mlx-lm's.
     """
 
     name: str
@@ -49,7 +49,8 @@ class Result:
 
     @property
     def broken(self) -> bool:
-        """Whether mlx-lm runs it, and the engine does not serve it, changes a text or does not read a configuration."""
+        """Returns True if mlx-lm runs it, but the engine does not serve it, changes a text or does not read a
+        configuration."""
         if self.served and not self.forms:
             return True
         return self.consistent and (bool(self.different) or (not self.served and bool(self.texts)))

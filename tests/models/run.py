@@ -1,5 +1,5 @@
-"""Each architecture in a process of its own, several at a time; what was found is kept, and used again for as long as
-nothing that it depends on has changed. Imports no MLX."""
+"""Examines each architecture in a process of its own, several at a time. Keeps results, and uses them again until
+something that they depend on changes. Imports no MLX."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CODE = (
 
 
 def code() -> str:
-    """A digest of the code that decides a result."""
+    """Returns a digest of the code that decides a result."""
     digest = hashlib.sha256()
     for place in _CODE:
         path = ROOT / place
@@ -43,13 +43,13 @@ def code() -> str:
 
 
 def key(name: str, code: str) -> str:
-    """Two results with the same key are of the same configuration, libraries and code."""
+    """Returns the key of a result: equal keys mean the same configuration, libraries and code."""
     parts = json.dumps([configuration(name), version(), metadata.version("transformers"), code], sort_keys=True)
     return hashlib.sha256(parts.encode()).hexdigest()
 
 
 def kept(name: str, key: str) -> Result | None:
-    """What an earlier run found; None where it has to be found anew."""
+    """Returns an earlier result, or None if it must be found again."""
     try:
         found = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
@@ -60,7 +60,8 @@ def kept(name: str, key: str) -> Result | None:
 def results(
     names: Sequence[str], *, again: bool = False, jobs: int = 1, seconds: float = 60.0
 ) -> Iterator[tuple[Result, bool]]:
-    """Of each architecture, as they come, and whether it was found by an earlier run. A process may take `seconds`."""
+    """Yields (result, whether it was kept from earlier) for each architecture, as they come. A process may take
+    `seconds`."""
     digest = code()
     keys = {name: key(name, digest) for name in names}
     missing = []
@@ -84,7 +85,7 @@ def results(
 
 
 def _examined(name: str, seconds: float) -> Result:
-    """In a process of its own: one that ends badly, or not at all, ends no other."""
+    """Examines the architecture in a process of its own: a crash or hang ends no other."""
     command = [sys.executable, "-m", "tests.models", "--child", name]
     environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     try:
@@ -106,6 +107,6 @@ def _failed(name: str, why: str) -> Result:
 
 
 def child(name: str, examine: Callable[[str], Result]) -> int:
-    """What such a process does: its last line is the result."""
+    """Runs such a process; its last line is the result."""
     print(json.dumps(examine(name).as_json()))
     return 0

@@ -1,6 +1,6 @@
-"""One architecture, examined: the engine as `draftd serve` composes it, over a tiny model, against mlx-lm's own loop.
+"""Examines one architecture: the engine as `draftd serve` composes it, over a tiny model, against mlx-lm's own loop.
 
-It runs in the caller's thread: no queue, no clock decides anything. Imports MLX: load the BLAS first.
+It runs in the caller's thread, so that no queue and no clock decides anything. Imports MLX: load the BLAS first.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ Tokens = list[int]
 
 @dataclass(frozen=True)
 class Size:
-    """How much is run. `tokens`: of each text; with the shortest prompt it fills a window twice."""
+    """Size of the examination. `tokens` is the length of each text; with the shortest prompt it fills a window
+    twice."""
 
     tokens: int = 32
     depths: tuple[int, ...] = (1, 4, 6)
@@ -82,7 +83,7 @@ WHOLE = Size()
 
 @dataclass(frozen=True)
 class Way:
-    """How requests are decoded: so many drafted tokens a step, of this drafter."""
+    """How requests are decoded: `depth` drafted tokens a step, by this drafter."""
 
     depth: int
     drafter: DrafterName = DRAFT_MODEL
@@ -99,7 +100,7 @@ class Way:
 
 
 def examine(name: str, size: Size = WHOLE) -> Result:
-    """All that is asked of one architecture. Raises nothing: what fails is said in the result."""
+    """Examines one architecture. Raises nothing: failures are in the result."""
     began, result = time.monotonic(), Result(name)
     said = io.StringIO()
     try:
@@ -143,11 +144,11 @@ class Scene:
         result.caches = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
 
     def references(self) -> list[Tokens]:
-        """What mlx-lm writes after each prompt."""
+        """Returns mlx-lm's text after each prompt."""
         return [written(self.target, prompt, self.size.tokens) for prompt in self.prompts]
 
     def consistent(self, expected: list[Tokens]) -> bool:
-        """Whether mlx-lm writes the same where it takes prompts in by a few tokens at a time."""
+        """Returns True if mlx-lm writes the same texts when it processes prompts a few tokens at a time."""
         texts = [written(self.target, prompt, self.size.tokens, slices=3) for prompt in self.prompts]
         return texts == expected
 
@@ -198,7 +199,7 @@ class Scene:
             result.notes.append("prompt lookup drafted nothing")
 
     def _speculation(self, sinks: Sequence[Collected]) -> None:
-        """Of a batch that was to draft four tokens in each step."""
+        """Checks a batch that should draft four tokens in each step."""
         result, counts = self.result, [sink.done.stats.counts for sink in sinks]
         result.drafted = sum(one.drafted for one in counts)
         result.accepted = sum(one.accepted for one in counts)
@@ -214,7 +215,7 @@ class Scene:
             result.notes.append("its draft had all tokens right, or none")
 
     def _seeds(self, engine: Engine) -> None:
-        """The same seeds, plainly and alone, then in batches that draft."""
+        """Checks that the same seeds give the same texts alone without drafts, and in batches with drafts."""
         ways = [SamplingParams(0.8, top_p=0.95, seed=seed) for seed in range(len(_LENGTHS))]
         expected = []
         for i, sampling in enumerate(ways):
@@ -227,7 +228,7 @@ class Scene:
                 engine.compare(sink, self.prompts[i], expected[i], what, sampling)
 
     def _mixed(self, engine: Engine, expected: list[Tokens]) -> None:
-        """Greedy requests beside one with a seed and one without, whose text nothing determines."""
+        """Checks greedy requests beside one with a seed and one without, whose text is random."""
         ways = [None, SamplingParams(0.8), None, SamplingParams(0.8, top_k=20, seed=1)]
         sinks = engine.run([self._request(engine, i, Way(4), sampling) for i, sampling in enumerate(ways)])
         for i, (sink, sampling) in enumerate(zip(sinks, ways, strict=True)):
@@ -241,7 +242,7 @@ class Scene:
                 self.result.reasons["speculating"] = f"not for sampled requests: {sink.done.degraded}"
 
     def _cancelled(self, engine: Engine, expected: list[Tokens]) -> None:
-        """One of four is cancelled in the middle of its text, and a fifth takes its place."""
+        """Cancels one of four requests in the middle of its text; a fifth takes its place."""
         asked = [self._request(engine, i, Way(4)) for i in range(len(self.prompts))]
         sinks = engine.run(asked, cancel=1, after=self.size.tokens // 3)
         if sinks[1].done.reason is not FinishReason.CANCELLED:
@@ -251,7 +252,7 @@ class Scene:
             engine.compare(sink, self.prompts[i], whole, f"beside a cancelled one, prompt {i}")
 
     def _prefix(self, models: LoadedModels) -> None:
-        """A text, then one that goes on from all of it, then one that shares a part of its prompt."""
+        """Decodes a text, then one that continues all of it, then one that shares a part of its prompt."""
         result, tokens = self.result, self.size.tokens // 2
         engine = Engine(models, result, prefix_bytes=1 << 26)
         (first,) = engine.run([self._asked(engine, self.long, Way(4), tokens)])
@@ -270,7 +271,7 @@ class Scene:
             result.notes.append("prefixes: whole texts only")
 
     def _quantised(self) -> None:
-        """With 4-bit weights; what drafts is the model without."""
+        """Checks 4-bit weights; the unquantised model drafts."""
         result, before = self.result, len(self.result.different)
         try:
             target = quantised(self.name)
@@ -292,7 +293,7 @@ class Scene:
             result.reasons["quantised"] = result.different[before]
 
     def _forms(self) -> None:
-        """From folders, with its configuration as either version of transformers writes it."""
+        """Checks folders whose configuration either version of transformers wrote."""
         result, found = self.result, []
         try:
             own, older, newer = forms(self.name)
@@ -333,7 +334,7 @@ class Scene:
 
 
 class Engine:
-    """What `draftd serve` composes on its engine thread, and what its requests' texts are compared with."""
+    """The parts that `draftd serve` composes on its engine thread, and the texts that its requests must give."""
 
     def __init__(self, models: LoadedModels, result: Result, *, prefix_bytes: int = 0) -> None:
         limits = Limits(
@@ -354,7 +355,8 @@ class Engine:
         )
 
     def run(self, requests: Sequence[DecodeRequest], cancel: int | None = None, after: int = 0) -> list[Collected]:
-        """Until all have ended; the one in place `cancel` is cancelled once it has `after` tokens."""
+        """Runs the requests until all have ended. The one with the index `cancel` is cancelled once it has `after`
+        tokens."""
         scheduler, sinks = self._engine.scheduler, [Collected() for _ in requests]
         for one, sink in zip(requests, sinks, strict=True):
             scheduler.add(DecodeSequence.of(one, sink, self.info.context_length))
@@ -370,7 +372,7 @@ class Engine:
     def compare(
         self, sink: Collected, prompt: Tokens, expected: Tokens, what: str, sampling: SamplingParams | None = None
     ) -> None:
-        """Notes where a text differs, and whether that is a tie."""
+        """Notes whether a text differs, and whether that is a tie."""
         self._result.texts += 1
         found = sink.tokens
         if found == expected:
@@ -386,8 +388,8 @@ class Engine:
 
 
 def loaded(target: Any, draft: Any) -> LoadedModels:
-    """As the engine takes them; the text never ends by itself. The tokenizer has fewer tokens than the model has room
-    for, as those of most models do."""
+    """Returns the models as the engine takes them; the text never ends by itself. The tokenizer has fewer tokens than
+    the model has embeddings, like most models'."""
     tokenizer = ByteTokenizer(VOCABULARY - _PADDED)
     tokenizer.eos_ids = frozenset()
     return assemble(
@@ -396,13 +398,14 @@ def loaded(target: Any, draft: Any) -> LoadedModels:
 
 
 def planned(way: Way, info: ModelInfo, prompt: int) -> DecodePlan:
-    """As the planner of a daemon at its highest level has it."""
+    """Returns the plan that a daemon's planner makes at its highest level."""
     level = LadderLevel(FallbackLevel.FULL, _MOST_DRAFTED, DRAFT_MODEL)
     return decide(way.wish, FlagResolution("on", True, "STATIC"), level, info, prompt)
 
 
 def written(model: Any, prompt: Tokens, tokens: int, slices: int = 2048) -> Tokens:
-    """mlx-lm's own greedy loop, with the caches that it makes. `slices`: tokens of the prompt in one forward."""
+    """Returns the text of mlx-lm's own greedy loop with its own caches. `slices` is the number of prompt tokens in one
+    forward."""
     from mlx_lm.generate import generate_step
 
     steps = generate_step(mx.array(prompt), model, max_tokens=tokens, prefill_step_size=slices)
@@ -410,8 +413,8 @@ def written(model: Any, prompt: Tokens, tokens: int, slices: int = 2048) -> Toke
 
 
 def near_tie(model: Any, text: Tokens, place: int, one: int, other: int, sampling: SamplingParams | None) -> bool:
-    """Whether noise of the size of rounding errors on the logits after `text` makes either of the two the next token.
-    `place`: tokens of the answer before it."""
+    """Returns True if noise of the size of rounding errors, on the logits after `text`, makes either of the two the
+    next token. `place` is the number of answer tokens before it."""
     logits = model(mx.array([text]), cache=make_prompt_cache(model))[:, -1:].astype(mx.float32)
     finite = mx.isfinite(logits)
     spread = mx.sqrt(mx.var(mx.where(finite, logits, 0.0)))

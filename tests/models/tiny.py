@@ -1,4 +1,4 @@
-"""Tiny models with random weights, made on the spot, and drafts made from them by noise."""
+"""Makes tiny models with random weights, and drafts from them by adding noise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GROUP, _BITS = 32, 4
 
 
 def tiny(name: str, config: Config | None = None) -> Any:
-    """A model of this architecture, in fp32, the same every time. `config`: another one than its tiny one."""
+    """Returns a model of this architecture in fp32, always the same. `config` replaces its tiny configuration."""
     config = config or configuration(name)
     model_class, args_class = model_classes(config)
     mx.random.seed(_SEED)
@@ -60,9 +60,8 @@ def _roughened(array: mx.array, gain: float) -> mx.array:
 
 
 def draft_of(name: str, text: Sequence[int], prompt: int, config: Config | None = None) -> tuple[Any, float]:
-    """A draft for `tiny(name, config)`: its weights with noise, as much as makes it agree with the target about as
-    often as it should, after the first `prompt` tokens of `text`, which the target has written. And how often it
-    agrees."""
+    """Returns a draft for `tiny(name, config)`, and how often it agrees with the target. Its weights have so much noise
+    that it agrees about as often as it should after the first `prompt` tokens of `text`, the target's own."""
     made: list[tuple[float, Any]] = []
     for noise in _NOISES:
         model = tiny(name, config)
@@ -88,7 +87,8 @@ def _noisy(array: mx.array, noise: float) -> mx.array:
 
 
 def quantised(name: str, config: Config | None = None) -> Any | None:
-    """The same with 4-bit weights, as `mlx_lm.convert` makes them; None where none of its layers takes that."""
+    """Returns the same model with 4-bit weights, as `mlx_lm.convert` makes them, or None if no layer can be
+    quantised."""
     from mlx_lm.utils import quantize_model
 
     model = tiny(name, config)
@@ -99,7 +99,7 @@ def quantised(name: str, config: Config | None = None) -> Any | None:
 
 
 def stored(folder: Path, model: Any, config: Config) -> Path:
-    """The model with this configuration in a folder, with a tokenizer that only looks like one."""
+    """Writes the model with this configuration to a folder, with a tokenizer that is only a dummy."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")
@@ -109,5 +109,5 @@ def stored(folder: Path, model: Any, config: Config) -> Path:
 
 
 def logits(model: Any) -> mx.array:
-    """After a text that is longer than every window."""
+    """Returns the logits after a text that is longer than every window."""
     return model(mx.array([[(7 * i) % 90 for i in range(24)]]))

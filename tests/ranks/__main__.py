@@ -1,15 +1,15 @@
-"""`python -m tests.ranks`: is the text of a target on several ranks that of one rank? On a CPU ring over loopback, the
-embedded pair and a tiny model of every family that mlx-lm can shard or pipeline (ten minutes)
+"""`python -m tests.ranks`: does a target on several ranks write the text of one rank? On a CPU ring over loopback, with
+the embedded pair and a tiny model of every family that mlx-lm can shard or pipeline (ten minutes)
 
---ranks N     of the group; may be repeated (2 and 4)
---only NAME   of these models only; may be repeated. NAME:4bit has weights of 4 bits,
-              NAME:pipeline is cut by layers where its heads divide, too
---tokens N    of each text (20)
+--ranks N     size of the group; may be repeated (2 and 4)
+--only NAME   only this model; may be repeated. NAME:4bit has weights of 4 bits,
+              NAME:pipeline is cut by layers even if its heads can be divided
+--tokens N    tokens of each text (20)
 --random N    requests that join and leave at random (12)
---seed N      of what joins, leaves and is cancelled at random
---seconds N   that a model may take (300)
+--seed N      seed of the requests that join, leave and are cancelled at random
+--seconds N   maximum time of a model (300)
 
-`python -m tests.ranks faults` kills, stops and cuts off ranks of a daemon: see there.
+`python -m tests.ranks faults` kills, stops and disconnects ranks of a daemon: see there.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The least that carries records: a TCP connection to each follower, frames of a length and bytes. An empty frame ends
-a model; what a follower says of it then comes back."""
+"""A minimal channel for records: a TCP connection to each follower, with frames of a length and bytes. An empty frame
+ends a model; the follower's result for it then comes back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Leader:
         self.executed_last = progress
 
     def end(self) -> list[Any]:
-        """Ends the model; what each follower says of it."""
+        """Ends the model. Returns each follower's result."""
         self.send(b"")
         self.record_bytes = 0
         return [json.loads(_received(one)) for one in self._followers]

@@ -1,5 +1,5 @@
-"""`python -m tests.ranks.daemon …`: `draftd` as it is, but that a lost group begins anew within two seconds, however
-often it was lost."""
+"""`python -m tests.ranks.daemon …`: runs `draftd` unchanged, except that a lost group starts again within two seconds,
+however often it was lost."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""`python -m tests.ranks faults`: a daemon whose target several ranks share, with clients, while ranks are killed,
-stopped and cut off at random moments, drawn from a seed.
+"""`python -m tests.ranks faults`: runs a daemon whose target is on several ranks, with clients. Ranks are killed,
+stopped and disconnected at random moments, from a seed.
 
---faults N    how many (50)
---ranks N     of the group (2)
---seed N      what happens, to which rank, and when; a new one without it
+--faults N    number of faults (50)
+--ranks N     size of the group (2)
+--seed N      seed of the faults, their ranks and times; a new one without it
 --bound N     distributed.timeout_seconds (4)
---slack N     seconds that a busy machine may take besides (20)
+--slack N     additional seconds for a busy machine (20)
 --model NAME  of the embedded pair: draft, which is the smaller, or target (draft)
 
-After each fault: every request has ended, with its whole text or with UNAVAILABLE and a retry delay, within the bound;
-then the group serves the same text again, and the daemon has no other processes than its ranks. At the end the daemon
-is killed: nothing is left.
+After each fault every request must have ended within the bound, with its whole text or with UNAVAILABLE and a retry
+delay. Then the group must serve the same text again, and the daemon must have no processes except its ranks. At the end
+the daemon is killed: nothing must remain.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _PAUSE_SECONDS = 0.5  # of a client that was refused
 
 
 class Broken(AssertionError):
-    """What must hold, and does not."""
+    """A violated expectation."""
 
 
 @dataclass
 class Result:
-    """Of one run. `ends`: of requests, by status. Seconds: the longest from a fault to the end of a request that was
-    running then, and until the group served again."""
+    """Result of one execution. `ends` counts requests by status. Seconds: the longest from a fault to the end of a
+    request that was running then (`slowest_end`), and until the group served again (`again`)."""
 
     faults: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
@@ -68,7 +68,7 @@ class Result:
 
 
 class Faulted:
-    """A daemon with several ranks, in processes of its own."""
+    """A daemon with several ranks, each in a process of its own."""
 
     def __init__(self, folder: Path, ranks: int, bound: float, model: str = "draft") -> None:
         self.ranks, self.lines = ranks, list[str]()
@@ -106,7 +106,7 @@ class Faulted:
         until(there, seconds, f"the group serves: {self.lines[-5:]}")
 
     def processes(self) -> dict[int, int]:
-        """Of its ranks, by rank, as far as they have been started."""
+        """Returns the process ids of its ranks, by rank, as far as they have been started."""
         found = dict[int, int]()
         with contextlib.suppress(psutil.NoSuchProcess):
             for one in psutil.Process(self.process.pid).children():
@@ -119,7 +119,8 @@ class Faulted:
         return found
 
     def strangers(self) -> list[str]:
-        """Descendants beyond a process for each rank and the one that renders templates; zombies."""
+        """Returns unexpected descendants: more than one process for each rank and the one that renders templates, and
+        zombies."""
         own, seen, found = set(self.processes().values()), set[str](), list[str]()
         for one in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -136,7 +137,7 @@ class Faulted:
         return []
 
     def close(self) -> None:
-        """As it is told to end; what is left then is killed."""
+        """Stops the daemon in order; kills what remains."""
         left = self.everything()
         self.client.close()
         if self.process.poll() is None:
@@ -151,7 +152,7 @@ class Faulted:
 
 
 class Clients:
-    """Ask again and again, from when they are made until they are closed."""
+    """Clients that send requests repeatedly, until they are closed."""
 
     def __init__(self, address: str, seed: int) -> None:
         self._address, self._seed = address, seed
@@ -189,7 +190,8 @@ class Clients:
 
 
 def ask(client: DraftdClient, tokens: int, texts: dict[int, str]) -> tuple[str, list[str]]:
-    """How it ended, and what is wrong with that. `texts`: the whole ones, by their length."""
+    """Sends one request. Returns how it ended, and what is wrong with that. `texts` are the whole texts by their
+    length."""
     text = ""
     try:
         for event in client.generate(
@@ -208,7 +210,7 @@ def ask(client: DraftdClient, tokens: int, texts: dict[int, str]) -> tuple[str, 
 
 
 def harm(daemon: Faulted, kind: str, rank: int, dice: random.Random) -> bool:
-    """False where that rank has not begun."""
+    """Applies a fault to a rank. Returns False if that rank has not started."""
     if (pid := daemon.processes().get(rank)) is None:
         return False
     with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
@@ -224,7 +226,7 @@ def harm(daemon: Faulted, kind: str, rank: int, dice: random.Random) -> bool:
 
 
 def drawn(faults: int, ranks: int, dice: random.Random) -> Iterator[tuple[str, int]]:
-    """What happens, and to which rank."""
+    """Yields (kind of fault, rank) at random."""
     for _ in range(faults):
         yield dice.choice((KILL, STOP, CUT)), dice.randrange(ranks)
 
@@ -237,8 +239,8 @@ def run(
     *,
     twice: float = 0.2,
 ) -> Iterator[tuple[str, Result]]:
-    """A line for people after each fault, and what was found until then. Requests must end within `seconds` of it.
-    `twice`: how often another rank is harmed while the group begins anew. Raises Broken."""
+    """Yields after each fault a line for people, and the result so far. Requests must end within `seconds` of it.
+    `twice` is how often another rank is harmed while the group starts again. Raises Broken."""
     result = Result()
     daemon.serving()
     clients = Clients(daemon.address, dice.randrange(1000))

@@ -1,5 +1,5 @@
-"""Starts the ranks of a group as processes on this machine, and ends them whatever they do: a rank whose peer is gone
-may wait for good. Imports no MLX."""
+"""Starts the ranks of a group as processes on this machine, and ends them for certain: a rank whose peer is gone may
+wait for ever. Imports no MLX."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def run(
     told: Callable[[Result], None] = lambda found: None,
     options: Sequence[str] = (),
 ) -> list[Result]:
-    """One model after the other in one group, each within `seconds`; after one that ended its group, the next has a new
-    one. `options`: of tests.ranks.process."""
+    """Examines one model after the other in one group, each within `seconds`. If a model ends its group, the next one
+    gets a new group. `options` are those of tests.ranks.process."""
     found = list[Result]()
     while len(found) < len(names):
         left = names[len(found) :]
@@ -52,7 +52,7 @@ def run(
 def started(
     names: Sequence[str], ranks: int, options: Sequence[str] = (), module: str = "tests.ranks.process"
 ) -> Iterator[Callable[[float], str | None]]:
-    """Gives what waits so many seconds for the next line of rank 0; None: it did not come."""
+    """Yields a function that waits so many seconds for rank 0's next line; it returns None if there is none."""
     with tempfile.TemporaryDirectory() as folder:
         hosts, environ = Path(folder, "hosts.json"), ring.environ()
         *ports, port = _free_ports(ranks + 1)
@@ -89,7 +89,7 @@ def started(
 
 
 def _lines(stream: IO[str]) -> queue.SimpleQueue[str | None]:
-    """What is written there, None at its end: a process that has ended is not waited for."""
+    """Returns a queue of the stream's lines, with None at its end."""
     found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read() -> None:

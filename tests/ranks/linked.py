@@ -1,5 +1,5 @@
-"""Two ranks that a launcher has started, as `mlx.launch … draftd serve` does, with a network between them that a test
-decides: each has a hostfile of its own, in which the other is a proxy."""
+"""Two ranks that a launcher has started, as `mlx.launch … draftd serve` does, with a simulated network between them:
+each has a hostfile of its own, in which the other is a proxy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tests.wait_until import until
 
 
 class LinkedRanks:
-    """`ring[i]`: the connection that rank i opens to the next; `control`: that of rank 1 to rank 0."""
+    """The two ranks. `ring[i]` is the connection that rank i opens to the next one; `control` is that of rank 1 to rank
+    0."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack, settings: Mapping[str, object]) -> None:
         nodes, control, self._port = [free_port(), free_port()], free_port(), free_port()
@@ -55,11 +56,11 @@ class LinkedRanks:
             raise AssertionError(f"the ranks do not serve: {self.lines}") from None
 
     def lost(self) -> dict[str, int]:
-        """How often, by why."""
+        """Returns how often the group was lost, by reason."""
         return dict(self.client.status().group.losses)
 
     def stop(self, seconds: float) -> list[int]:
-        """Rank 0 is told to end; the exit codes of both."""
+        """Stops rank 0. Returns the exit codes of both."""
         self.processes[0].terminate()
         return [one.wait(seconds) for one in self.processes]
 
@@ -76,6 +77,6 @@ class LinkedRanks:
 
 @contextlib.contextmanager
 def linked_ranks(folder: Path, **settings: object) -> Iterator[LinkedRanks]:
-    """`settings`: of both, by their dotted names."""
+    """Starts both ranks. `settings` apply to both, by their dotted names."""
     with contextlib.ExitStack() as stack:
         yield LinkedRanks(folder, stack, settings)

@@ -1,4 +1,4 @@
-"""Ranks of a launcher, and a network between them that loses what it is given."""
+"""Ranks of a launcher, with a network between them that loses data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE = 240.0  # of a busy machine
 
 
 class Asked:
-    """A long request, on a thread: whether its first token came, and what it ended with."""
+    """A long request on a thread: whether its first token came, and how it ended."""
 
     def __init__(self, ranks: LinkedRanks) -> None:
         self.begun = False
@@ -35,7 +35,8 @@ class Asked:
 
 
 def running(ranks: LinkedRanks) -> Asked:
-    """Health is told a moment after the group was lost: what is refused then is asked again."""
+    """Returns a running request. Health is reported a moment after the group was lost, so a refused request is sent
+    again."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         asked = Asked(ranks)

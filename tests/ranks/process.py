@@ -1,5 +1,5 @@
-"""`python -m tests.ranks.process`: one rank of a group that runs model after model. Rank 0 prints a line of JSON for
-each, the others follow."""
+"""`python -m tests.ranks.process`: runs one rank of a group, for model after model. Rank 0 prints a line of JSON for
+each; the others follow."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _lead(name: str, group: RankGroup, leader: Leader, size: Size) -> Found:
 
 
 def _reconcile(found: Found, shared: LoadedModels, leader: Leader) -> None:
-    """Followers have executed what was sent, and hold nothing that rank 0 does not hold."""
+    """Checks that followers executed all that was sent, and hold nothing that rank 0 does not hold."""
     ranks = shared.ranks
     assert ranks is not None
     gc.collect()
@@ -158,7 +158,7 @@ def _embedded(group: RankGroup, leader: Leader) -> tuple[LoadedModels, LoadedMod
 
 
 def _quiet(line: str) -> None:
-    """Lines for people."""
+    """Ignores lines for people."""
 
 
 if __name__ == "__main__":

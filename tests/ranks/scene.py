@@ -1,4 +1,5 @@
-"""One model on several ranks against the same model on one: texts, and counters. On rank 0; load the BLAS first."""
+"""Compares one model on several ranks with the same model on one: texts and counters. Runs on rank 0; load the BLAS
+first."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ Tokens = list[int]
 
 @dataclass
 class Found:
-    """Of one model. `different`: texts that are not those of one rank; `ties`: those of them where the two tokens were
-    as good as equal; `cached`: tokens of prompts that the prefix store had."""
+    """Result for one model. `different` are texts that differ from one rank's; `ties` are those of them whose two
+    tokens were practically equal; `cached` counts prompt tokens from the prefix store."""
 
     name: str
     parallel: str = ""
@@ -55,7 +56,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Size:
-    """`tokens` of each text; `random`: requests that arrive, leave and are cancelled at random."""
+    """Size of the test. `tokens` is the length of each text; `random` is the number of requests that arrive, leave and
+    are cancelled at random."""
 
     tokens: int = 20
     random: int = 12
@@ -63,7 +65,7 @@ class Size:
 
 
 class Counting(EngineObserver):
-    """Adds up what each step did, and what each request says at its end."""
+    """Sums the counts of all steps, and those that each request reports at its end."""
 
     def __init__(self) -> None:
         self.steps, self.ends = DraftCounts(), DraftCounts()
@@ -77,7 +79,7 @@ class Counting(EngineObserver):
         self.outcomes.append(outcome)
 
     def wrong(self, tokens: int) -> Iterator[str]:
-        """Which sums are not exact, where requests had so many tokens together."""
+        """Yields the sums that are not exact, for requests with so many tokens together."""
         one = self.ends
         for name in (
             "steps",
@@ -98,7 +100,7 @@ class Counting(EngineObserver):
 
 
 class Scene:
-    """`alone` and `shared`: the pair with the target on one rank, and on several."""
+    """The pair with its target on one rank (`alone`), and on several (`shared`)."""
 
     def __init__(self, found: Found, alone: LoadedModels, shared: LoadedModels, size: Size) -> None:
         self.found, self.alone, self.shared, self.size = found, alone, shared, size
@@ -125,7 +127,7 @@ class Scene:
         self._judge(counts, "parity")
 
     def _prefix(self) -> None:
-        """A long prompt, the same again, one that branches off it, and one that goes on from an answer."""
+        """Decodes a long prompt, the same again, one that branches off it, and one that continues an answer."""
         rig, counts = self._rig(_PREFIX_BYTES)
         long = self._prompt(_LENGTHS[-1])
         branch = [*long[:_FOUND], *self._prompt(9)]
@@ -140,7 +142,7 @@ class Scene:
         self._judge(counts, "prefix")
 
     def _random(self) -> None:
-        """Requests of unlike kinds join and leave at random, some cancelled, some while they are prefilled."""
+        """Lets different requests join and leave at random; some are cancelled, some of them during prefill."""
         dice, size = self._dice, self.size
         rig, counts = self._rig(_PREFIX_BYTES)
         base = self._prompt(_LENGTHS[-1])
@@ -183,7 +185,7 @@ class Scene:
         return request(prompt, plan, max_tokens=self.size.tokens, sampling=sampling)
 
     def _expected(self, prompt: tuple[int, ...], seed: int | None) -> Tokens:
-        """What one rank writes, plainly and alone."""
+        """Returns one rank's text, decoded alone without drafts."""
         if (prompt, seed) not in self._known:
             (sink,) = Rig(self.alone, prefill_chunk=_SLICE).run([self._request([*prompt], 0, seed)])
             self._known[prompt, seed] = sink.tokens
@@ -226,7 +228,7 @@ class Scene:
 
 
 def _gap(model: Any, text: Tokens, one: int, other: int) -> float:
-    """Of the two tokens' logits, over their standard deviation."""
+    """Returns the difference of the two tokens' logits, divided by the logits' standard deviation."""
     from draftd.models.mlx_lm import make_prompt_cache
 
     logits = model(mx.array([text]), cache=make_prompt_cache(model))[0, -1].astype(mx.float32)

@@ -1,4 +1,4 @@
-"""Tiny models whose heads, experts and layers several ranks divide. Imports no MLX."""
+"""Tiny models whose heads, experts and layers can be divided among ranks. Imports no MLX."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _OWN: dict[str, Config] = {
 
 
 def shape(name: str, ranks: int) -> Config:
-    """The configuration of tests/models, with more of what `ranks` do not divide."""
+    """Returns the configuration of tests/models, with larger numbers where `ranks` does not divide them."""
     found = configuration(name)
     more = _widened(found) if ranks > 2 else found
     return {**more, **_OWN.get(name, {})}
 
 
 def families() -> list[str]:
-    """Architectures that have `shard()` or `pipeline()`, or whose model inside has; those with both also by layers, and
-    two in 4 bits."""
+    """Returns the architectures that have `shard()` or `pipeline()`, themselves or in their inner model. Those with
+    both are also listed as cut by layers, and two with 4 bits."""
     found = [name for name in sorted(OWN) if name not in _METAL and _SHARED.search(source(name))]
     both = [
         f"{name}{PIPELINED}" for name in found if {"def shard(", "PipelineMixin"} <= set(_SHARED.findall(source(name)))

@@ -1,4 +1,4 @@
-"""Cuts a connection of another process: Linux alone, and for its owner or root."""
+"""Cuts a connection of another process: on Linux only, for its owner or root."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _PIDFD_GETFD = 438  # the same on all architectures
 
 
 def connections(pid: int) -> list[int]:
-    """Its descriptors of TCP connections."""
+    """Returns the descriptors of its TCP connections."""
     found = psutil.Process(pid).net_connections("tcp")
     return [one.fd for one in found if one.status == psutil.CONN_ESTABLISHED and one.fd >= 0]
 
 
 def cut(pid: int, descriptor: int) -> None:
-    """Shuts it down in both directions. Raises OSError."""
+    """Shuts the connection down in both directions. Raises OSError."""
     assert sys.platform == "linux"
     process = os.pidfd_open(pid)
     try:

@@ -1,12 +1,12 @@
 """`python -m tests.real`: are a real model's texts those of mlx-lm's own loop in every configuration (ten minutes)?
 
 SmolLM2-135M-Instruct, which `make real-model` makes: with 16 bits greedy and with seeds, alone, four and eight at once,
-at depths 0 to 8 and automatic, with prompts of all workload classes; with 4 bits greedy and alone. Prints a row for
-each configuration. Exits with 1 where a text differs. The last line is JSON.
+at depths 0 to 8 and automatic, with prompts of all categories (classes); with 4 bits greedy and alone. Prints a row for
+each configuration. Exits with 1 if a text differs. The last line is JSON.
 
---part NAME   only this: greedy, seeded or 4bit; may be repeated
---each N      prompts of each workload class (2)
---tokens N    of each text (24)
+--part NAME   only this part: greedy, seeded or 4bit; may be repeated
+--each N      prompts of each category (2)
+--tokens N    tokens of each text (24)
 """
 
 from __future__ import annotations

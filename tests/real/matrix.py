@@ -41,12 +41,13 @@ class Row:
 
 
 def compare(part: str, *, each: int, tokens: int) -> Iterator[Row]:
-    """`part`: one of PARTS."""
+    """Compares the configurations of `part`, one of PARTS."""
     return _compare_quantized() if part == FOUR_BITS else _compare_full(part, each=each, tokens=tokens)
 
 
 def _compare_full(sampling: str, *, each: int, tokens: int) -> Iterator[Row]:
-    """Has 16 bits. `each`: prompts of each workload class, of which one is decoded alone; `tokens`: of each text."""
+    """Compares with 16 bits. `each` is the prompts of each category, of which one is decoded alone; `tokens` is the
+    length of each text."""
     pair = load_models(str(FULL), str(QUANTIZED), progress=lambda line: None)
     models = parity.with_shallow_draft(pair)
     prompts = [prompt for kind in CLASSES for prompt in spread(held_out(kind), each)]
@@ -62,7 +63,7 @@ def _compare_full(sampling: str, *, each: int, tokens: int) -> Iterator[Row]:
 
 
 def _compare_quantized() -> Iterator[Row]:
-    """Has 4 bits: the three shortest prompts, each of another workload class."""
+    """Compares with 4 bits: the three shortest prompts, each of another category."""
     models = parity.load(QUANTIZED)
     shortest = [min(held_out(kind), key=_length) for kind in CLASSES]
     prompts = sorted(shortest, key=_length)[:3]

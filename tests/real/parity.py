@@ -52,7 +52,7 @@ def with_shallow_draft(models: LoadedModels) -> LoadedModels:
 
 
 def make_questions(models: LoadedModels, prompts: Sequence[Prompt], sampling: str) -> list[Question]:
-    """`sampling`: GREEDY, or SEEDED, where each prompt has a seed of its own."""
+    """Returns the prompts with their sampling: GREEDY, or SEEDED with a different seed for each prompt."""
     questions = []
     for seed, prompt in enumerate(prompts):
         messages = [{"role": role, "content": content} for role, content in prompt.messages]

@@ -1,12 +1,12 @@
-"""`python -m tests.remote`: is the text over the wire the verifier's own, byte for byte? (about a quarter of an hour)
-`python -m tests.remote faults`: is any request lost or wrong whatever happens to verifier and network? (as long)
+"""`python -m tests.remote`: is the text over the network the verifier's own, byte for byte? (about a quarter of an
+hour) `python -m tests.remote faults`: is a request lost or wrong when verifier or network fail? (as long)
 
---prompts N   of all classes alike (200)
---each N      of these for each round trip and depth, the next N each time (50); 0 for all (two hours)
---requests N  of the faults (500)
---tokens N    most of an answer
---seed N      of the faults' order
---only NAME   of these faults only; may be repeated
+--prompts N   prompts, as many of each category (200)
+--each N      prompts for each round trip and depth, the next N each time (50); 0 for all (two hours)
+--requests N  requests of the faults (500)
+--tokens N    maximum tokens of an answer
+--seed N      seed of the faults' order
+--only NAME   only this fault; may be repeated
 """
 
 from __future__ import annotations

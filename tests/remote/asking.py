@@ -1,5 +1,5 @@
-"""What is asked of an edge, what came of it, and what should have: the verifier's text, and where that could not be had
-any more the local model's continuation of it."""
+"""Requests to an edge, their results, and the expected texts: the verifier's, and after a failover the local model's
+continuation of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Wanted:
 
 @dataclass
 class Asked:
-    """What came of a request. `times`: when each token arrived."""
+    """The result of a request. `times` has the arrival of each token."""
 
     wanted: Wanted
     began: float = 0.0
@@ -57,7 +57,7 @@ class Asked:
 
 
 def ask(client: DraftdClient, wanted: Wanted, asked: Asked | None = None) -> Asked:
-    """`asked` is filled as it comes."""
+    """Sends a request and fills `asked` as the answer arrives."""
     one = asked or Asked(wanted)
     sampling = wanted.sampling
     request = pb.GenerateRequest(
@@ -87,7 +87,7 @@ def ask(client: DraftdClient, wanted: Wanted, asked: Asked | None = None) -> Ask
 
 
 class Reference:
-    """A model of its own, decoded without drafts and without a network."""
+    """A model that decodes without drafts and without a network."""
 
     def __init__(self, folder: str) -> None:
         self._worker = EngineWorker(lambda progress: load_models(folder, progress=lambda line: None))
@@ -99,7 +99,7 @@ class Reference:
         self._worker.close()
 
     def answer(self, wanted: Wanted, begun: Sequence[int] = ()) -> tuple[int, ...]:
-        """What the answer that began with `begun` goes on with. Only from one thread."""
+        """Returns the continuation of an answer that began with `begun`. Only one thread may call it."""
         key = replace(wanted, depth=None, strategy=None), tuple(begun)
         if key not in self._known:
             self._known[key] = self._decoded(wanted, tuple(begun))
@@ -136,8 +136,8 @@ class _Sink:
 
 
 def wrong(asked: Asked, remote: Sequence[Reference], local: Reference) -> str:
-    """What is wrong with a request's text or end; empty where nothing is. `remote`: what the verifier served meanwhile,
-    one of which must have chosen all that is the remote's."""
+    """Returns what is wrong with a request's text or end, or an empty text. `remote` are the models that the verifier
+    served meanwhile; one of them must have chosen all remote tokens."""
     wanted, told = asked.wanted, f"{len(asked.tokens)} tokens, {asked.remote_tokens} of them remote"
     if asked.mixed:
         return "the remote chose a token after a local one"
@@ -157,8 +157,8 @@ def wrong(asked: Asked, remote: Sequence[Reference], local: Reference) -> str:
 
 
 class Clients:
-    """Clients that ask one thing after the other, each on a thread of its own, until all was asked. `granted`: no more
-    than `grant` allows, without which all may be asked at once."""
+    """Clients that each send one request after the other, on a thread of its own, until all were sent. `granted` limits
+    the number of requests that `grant` has allowed; without it all may be sent at once."""
 
     def __init__(self, address: str, wanted: Sequence[Wanted], clients: int, *, granted: bool = False) -> None:
         self._address, self._wanted = address, iter(wanted)
@@ -178,23 +178,23 @@ class Clients:
         return not any(thread.is_alive() for thread in self._threads)
 
     def settle(self, asked: int) -> None:
-        """Waits until so many have ended."""
+        """Waits until so many requests have ended."""
         until(lambda: len(self.asked) >= asked or self.done, ANSWER_SECONDS, "answers")
 
     def close(self) -> None:
-        """Ends when what is in hand has ended."""
+        """Ends the clients once their running requests have ended."""
         self._stop.set()
         for thread in self._threads:
             thread.join(ANSWER_SECONDS + 10)
 
     @property
     def received(self) -> int:
-        """Tokens, of all."""
+        """Returns the tokens received by all."""
         with self._lock:
             return sum(len(one.tokens) for one in (*self.asked, *self.in_hand))
 
     def streaming(self) -> list[Asked]:
-        """Those that have tokens of the remote, and no end yet."""
+        """Returns the requests that have tokens of the remote, and no end yet."""
         with self._lock:
             return [one for one in self.in_hand if one.remote_tokens and one.remote_tokens == len(one.tokens)]
 

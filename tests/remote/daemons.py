@@ -1,4 +1,4 @@
-"""Two daemons as processes, and the network between them: an edge, and the verifier that it drafts for."""
+"""Two daemons as processes, an edge and its verifier, and the network between them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _QUIET = {  # nothing but what the test asks for takes the machine's time
 
 
 class DaemonProcess:
-    """One daemon, started and ended again and again, at one port; each life has what the last one kept."""
+    """One daemon that is started and ended repeatedly, at one port; its state survives."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         folder.mkdir(parents=True)
@@ -72,25 +72,25 @@ class DaemonProcess:
         return [] if self._running is None else self._running.lines
 
     def start(self, **environ: str) -> None:
-        """Returns when it serves. `environ`: for this life."""
+        """Starts it with these additional variables, and returns when it serves."""
         assert self._running is None
         whole = {**self._environ, **environ}
         self._running = self._life.enter_context(forked_daemon.daemon(forked_daemon.command, "serve", environ=whole))
 
     def kill(self) -> None:
-        """With SIGKILL; nothing of it is left when this returns."""
+        """Kills it with SIGKILL, and returns when all its processes are gone."""
         self._life.close()
         self._running = None
 
     def stop(self) -> None:
-        """As an operator does."""
+        """Stops it as an operator does."""
         if self._running is not None:
             self._running.child.terminate()
             self._running.child.wait(_STOP_SECONDS)
         self.kill()
 
     def metrics(self) -> Counter[str]:
-        """What it shows Prometheus, summed over series, by name without `_total`."""
+        """Returns its Prometheus metrics, summed over series, by name without `_total`."""
         url = next(found[1] for line in self.lines if (found := _HTTP.search(line)))
         with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
             text = answer.read().decode()
@@ -106,7 +106,7 @@ class Two:
     """A verifier that serves the embedded target, an edge, and the proxy between them."""
 
     def __init__(self, folder: Path, *, edge: Mapping[str, str], verifier: Mapping[str, str] | None = None) -> None:
-        """`edge`, `verifier`: of their settings, as environment variables."""
+        """Prepares both daemons. `edge` and `verifier` are their settings, as environment variables."""
         self._stack, self._earlier = contextlib.ExitStack(), 0
         self.verifier = DaemonProcess(folder / "verifier", {"DRAFTD_VERIFY__ENABLED": "true", **(verifier or {})})
         with contextlib.ExitStack() as undo:
@@ -122,7 +122,8 @@ class Two:
             self._stack = undo.pop_all()
 
     def end_verifier(self, *, kill: bool) -> None:
-        """Its counts end with it: what the edge has applied of this life is set aside."""
+        """Ends the verifier, and sets aside what the edge has applied of this life: the verifier's counts end with
+        it."""
         if kill:
             self.verifier.kill()
         else:
@@ -131,8 +132,8 @@ class Two:
         self._earlier = int(self.edge.metrics()["draftd_remote_tokens"])
 
     def tokens(self) -> tuple[int, int]:
-        """Of this life of the verifier: what it decided for the edge, less what it knows to be discarded; and what the
-        edge applied. Waits for both to be told of all that was done."""
+        """Returns, for this life of the verifier, the tokens that it decided for the edge without the discarded ones,
+        and those that the edge applied. Waits until both have been told of everything."""
         deadline, found = time.monotonic() + _STOP_SECONDS, (0, -1)
         while time.monotonic() < deadline:
             there, here = self.verifier.metrics(), self.edge.metrics()
@@ -164,12 +165,12 @@ def two_daemons(
 
 
 def pair_edge(**remote: object) -> dict[str, str]:
-    """An edge with the embedded pair."""
+    """Returns the settings of an edge with the embedded pair."""
     return {f"DRAFTD_REMOTE__{name.upper()}": str(value) for name, value in remote.items()}
 
 
 def draft_edge(**remote: object) -> dict[str, str]:
-    """An edge that serves the embedded draft, which drafts for the target behind it."""
+    """Returns the settings of an edge that serves the embedded draft, and drafts with it for the remote target."""
     return {**pair_edge(**remote), "DRAFTD_MODEL__PATH": DRAFT, "DRAFTD_MODEL__DRAFT_PATH": DRAFT}
 
 
@@ -180,7 +181,7 @@ def free_port() -> int:
 
 
 def until_remote(two: Two, seconds: float) -> float:
-    """Waits until the edge has the verifier answer. Returns how long that took."""
+    """Waits until the verifier answers through the edge. Returns the seconds that took."""
     began = time.monotonic()
     while True:
         one = ask(two.client, Wanted((5, 6, 7), most=2, strategy=pb.STRATEGY_REMOTE))

@@ -1,5 +1,5 @@
-"""Faults of the network and of the verifier, under traffic: no request is lost, none is wrong, and the verifier is used
-again as soon as it can be."""
+"""Faults of the network and of the verifier, under traffic: no request may be lost or wrong, and the verifier must be
+used again as soon as possible."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _CLIENTS = 8
 
 @dataclass(frozen=True)
 class Fault:
-    """`strike` breaks something, `mend` makes it well again, so many seconds later. `weights`: the verifier serves
-    others meanwhile."""
+    """A fault. `strike` breaks something, and `mend` repairs it so many seconds later. `weights`: the verifier serves
+    other weights meanwhile."""
 
     name: str
     strike: Callable[[Two], None]
@@ -57,8 +57,8 @@ FAULTS = (RESET, CUT, KILL, RESTART, BLACK_HOLE, WEIGHTS, LONG_CUT)
 
 @dataclass
 class Faulted:
-    """Seconds: `resumed` from a fault to the next token of each request that it met; `back` from the mending until the
-    verifier answered again."""
+    """Results. `resumed` has the seconds from a fault to the next token of each request that it met; `back` those from
+    the repair until the verifier answered again."""
 
     requests: int = 0
     remote_tokens: int = 0
@@ -99,8 +99,8 @@ def run(
     each: int = 16,
     told: Callable[[str], None] = lambda line: None,
 ) -> Faulted:
-    """The edge serves the draft. Each fault comes once before any comes again, until all was asked: of
-    `each` requests half before a fault, and half while it lasts."""
+    """Applies each fault once before any occurs again, until all was asked. The edge serves the draft. Of `each`
+    requests half are sent before a fault, and half while it lasts."""
     result, dice, order = Faulted(), random.Random(seed), list[Fault]()
     met: list[tuple[Fault, float, list[Asked]]] = []
     wrong_weights: list[tuple[float, float]] = []
@@ -142,7 +142,7 @@ def run(
 
 
 def _streaming(clients: Clients, least: int) -> None:
-    """Waits until a fault would meet so many requests that the remote answers."""
+    """Waits until so many requests have remote tokens that a fault would meet."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while len(clients.streaming()) < least and time.monotonic() < deadline:
         time.sleep(0.002)

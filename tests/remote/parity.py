@@ -1,5 +1,5 @@
-"""Is the text over the wire the verifier's own? Prompts of all classes, greedy and seeded, at each depth and delay,
-while connections are reset again and again."""
+"""Checks that the text over the network is the verifier's own: prompts of all categories, greedy and seeded, at each
+depth and delay, while connections are reset repeatedly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DICE = 20_261_124
 
 @dataclass
 class Parity:
-    """`broken`: what was wrong, each with its request."""
+    """Results. `broken` has what was wrong, each with its request."""
 
     requests: int = 0
     tokens: int = 0
@@ -42,13 +42,13 @@ class Parity:
 
 
 def prompts(number: int) -> list[tuple[int, ...]]:
-    """Of all classes alike."""
+    """Returns prompts, equally many of each category."""
     found = load_prompts(TARGET, -(-number // CLASSES))
     return [one.tokens for one in found][:number]
 
 
 def wanted_of(texts: Sequence[tuple[int, ...]], depth: int, most: int, number: int) -> list[Wanted]:
-    """Each prompt greedily and with a seed of its own; depth 0 is the remote's streaming."""
+    """Returns each prompt greedily and with a seed of its own. Depth 0 is the remote's streaming."""
     strategy = pb.STRATEGY_SPECULATIVE if depth else pb.STRATEGY_REMOTE
     seeds = (None, 1000 + number)
     return [Wanted(text, most, seed, depth or None, strategy) for text in texts for seed in seeds]
@@ -66,9 +66,9 @@ def run(
     every: tuple[int, int] = (20, 200),
     told: Callable[[str], None] = lambda line: None,
 ) -> Parity:
-    """`edges` take turns. `each`: how many of the texts are asked for over each round trip at each depth, one part of
-    them after the other; None for all. Connections are reset whenever so many tokens have come, at least and at
-    most."""
+    """Sends the texts through `edges` in turn. `each` is how many of the texts are sent over each round trip at each
+    depth, one part after the other; None for all. Connections are reset each time that a random number of tokens in the
+    range `every` has come."""
     result = Parity()
     for number, (round_trip, depth) in enumerate(itertools.product(round_trips, depths)):
         before = result.requests

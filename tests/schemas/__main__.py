@@ -1,7 +1,7 @@
-"""`python -m tests.schemas`: is every answer that must follow a JSON schema valid?
+"""`python -m tests.schemas`: is every answer under a JSON schema valid?
 
-Each drawn schema, greedy and at temperature 1, autoregressively and with drafts, by the embedded pair. Answers that end
-in `stop` must be valid; those that `length` cut are counted apart. The last line is JSON.
+Uses each drawn schema, greedy and at temperature 1, autoregressively and with drafts, with the embedded pair. Answers
+that end in `stop` must be valid; those that `length` cut off are counted separately. The last line is JSON.
 """
 
 from __future__ import annotations

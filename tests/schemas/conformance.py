@@ -1,4 +1,4 @@
-"""Answers under JSON schemas, looked at by another library than the one that enforced them."""
+"""Checks answers under JSON schemas with another library than the one that enforced them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BATCH = 16
 
 @dataclass
 class Found:
-    """`wrong`: a line for each answer that is not what it must be."""
+    """Results. `wrong` has a line for each invalid answer."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)

@@ -13,7 +13,7 @@ _FORMATS = (("date", 10), ("uuid", 36), ("ipv4", 15))  # a time may have any num
 
 
 class Drawn(NamedTuple):
-    """`bound`: characters of the longest text that it allows; None where there is no end to it."""
+    """A schema. `bound` is the number of characters of the longest text that it allows, or None if it is unlimited."""
 
     name: str
     schema: dict[str, Any]
@@ -42,7 +42,7 @@ class _Making:
         self.shared: dict[str, Any] = {}
 
     def value(self, depth: int, top: bool = False) -> tuple[dict[str, Any], int]:
-        """A schema and the length of the longest text of it."""
+        """Returns a schema, and the length of its longest text."""
         leaves = (self._string, self._pattern, self._format, self._integer, self._number, self._enum, self._constant)
         inner = (self._object, self._object, self._array, self._tuple, self._union, self._reference)
         makers: tuple[Callable[[int], tuple[dict[str, Any], int]], ...] = (

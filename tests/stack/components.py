@@ -1,4 +1,5 @@
-"""The real servers of the pipeline, each a process of its own on free loopback ports, stopped for certain."""
+"""Runs the real servers of the pipeline, each in a process of its own on free loopback ports, and stops them for
+certain."""
 
 from __future__ import annotations
 
@@ -27,30 +28,31 @@ _STOP_SECONDS = 20.0
 
 
 def collector_binary() -> str:
-    """otelcol-contrib where it is installed, or the one that `make collector` built."""
+    """Returns the path of the installed otelcol-contrib, or of the one that `make collector` built."""
     return _found("an OpenTelemetry Collector: make collector", "collector.sh", "--find")
 
 
 def prometheus_binary() -> str:
-    """Prometheus, installed or unpacked."""
+    """Returns the path of Prometheus, installed or unpacked."""
     wanted = "Prometheus: apt-get install prometheus (macOS: brew install prometheus)"
     return _found(wanted, "unpacked.sh", "--find", "prometheus", "prometheus")
 
 
 def promtool_binary() -> str:
-    """What checks Prometheus's configuration and tests its rules; it comes with Prometheus."""
+    """Returns the path of promtool, which checks Prometheus's configuration and tests its rules, and comes with
+    Prometheus."""
     wanted = "promtool: apt-get install prometheus (macOS: brew install prometheus)"
     return _found(wanted, "unpacked.sh", "--find", "promtool", "prometheus")
 
 
 def alertmanager_binary() -> str:
-    """Alertmanager, installed or unpacked."""
+    """Returns the path of Alertmanager, installed or unpacked."""
     wanted = "Alertmanager: apt-get install prometheus-alertmanager (elsewhere: `alertmanager` on the PATH)"
     return _found(wanted, "alertmanager.sh", "--find")
 
 
 def browser_binary() -> str:
-    """A Chromium, for pages that people read."""
+    """Returns the path of a Chromium, for web pages."""
     wanted = "a browser: apt-get install chromium fonts-dejavu-core (macOS: brew install --cask chromium)"
     return _found(wanted, "browser.sh", "--find")
 
@@ -63,7 +65,7 @@ def _found(what: str, script: str, *arguments: str) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now, all different."""
+    """Returns ports that are free now, all different."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -72,7 +74,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def answer(url: str) -> str | None:
-    """The body of a page; None while nobody answers, or not with success."""
+    """Returns the body of a page, or None without an answer or without success."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             return str(response.read().decode())
@@ -101,13 +103,13 @@ class Process:
         until(listening, _START_SECONDS, f"{self.command[0]} is ready\n{self.log.read_text()[-2000:]}")
 
     def kill(self) -> None:
-        """As a crash would end it."""
+        """Kills it, as a crash would."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> int:
-        """As a person would; its exit code."""
+        """Stops it as a person would. Returns its exit code."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -120,7 +122,7 @@ class Process:
 
 @dataclass
 class Collector:
-    """The collector on the project's own base configuration, with the stores where the test has them."""
+    """The collector with the project's base configuration, and the test's own stores."""
 
     folder: Path
     traces_port: int
@@ -137,12 +139,12 @@ class Collector:
 
     @property
     def scrape(self) -> str:
-        """host:port of what it has for Prometheus."""
+        """Returns host:port of its Prometheus exporter."""
         return f"127.0.0.1:{self.ports[3]}"
 
     @property
     def own(self) -> str:
-        """host:port of its own metrics."""
+        """Returns host:port of its own metrics."""
         return f"127.0.0.1:{self.ports[4]}"
 
     def start(self) -> None:
@@ -201,18 +203,18 @@ class Prometheus:
         return f"http://127.0.0.1:{self.port}"
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """An instant query: each series' labels and value. Fails where the expression does not parse."""
+        """Runs an instant query. Returns each series' labels and value. Fails if the expression does not parse."""
         found = self._ask("query", query=expression)["result"]
         return [(series["metric"], float(series["value"][1])) for series in found]
 
     def number(self, expression: str) -> float | None:
-        """The value of an expression with one series; None where it has none."""
+        """Returns the value of an expression with one series, or None without one."""
         found = self.query(expression)
         assert len(found) <= 1, found
         return found[0][1] if found else None
 
     def alerts(self) -> list[dict[str, Any]]:
-        """The alerts that are pending or firing: each with `labels`, `annotations`, `state`."""
+        """Returns the alerts that are pending or firing, each with `labels`, `annotations`, `state`."""
         return list(self._ask("alerts")["alerts"])
 
     def _ask(self, what: str, **asked: str) -> Any:
@@ -230,10 +232,9 @@ def prometheus(
     alertmanager: str | None = None,
     evaluation: str = "500ms",
 ) -> Iterator[Prometheus]:
-    """Scrapes `targets`, host:port, as otel-collector/prometheus.yaml does: their job and instance stand.
-
-    `own` is where the collector tells of itself, `alertmanager` where alerts go (host:port both); `rules` are files,
-    evaluated every `evaluation` unless they say otherwise."""
+    """Runs a Prometheus that scrapes `targets`, host:port, as otel-collector/prometheus.yaml does: their job and
+    instance are kept. `own` is the address of the collector's own metrics, `alertmanager` that to which alerts go
+    (host:port). `rules` are files, evaluated every `evaluation` unless they say otherwise."""
     (port,) = free_ports(1)
     scrapes = [{"job_name": "draftd", "honor_labels": True, "static_configs": [{"targets": list(targets)}]}]
     if own is not None:
@@ -275,28 +276,29 @@ def prometheus(
 
 @dataclass(frozen=True)
 class Alertmanager:
-    """An Alertmanager that waits for nothing before it tells."""
+    """An Alertmanager that notifies without waiting."""
 
     port: int
 
     @property
     def address(self) -> str:
-        """host:port, for Prometheus."""
+        """Returns host:port, for Prometheus."""
         return f"127.0.0.1:{self.port}"
 
     def alerts(self) -> list[dict[str, Any]]:
-        """The alerts that it holds as firing: each with `labels`, `annotations`, `status`, `receivers`."""
+        """Returns the alerts that it holds as firing, each with `labels`, `annotations`, `status`, `receivers`."""
         return list(_json(f"http://{self.address}/api/v2/alerts"))
 
     def post(self, alerts: list[dict[str, Any]]) -> None:
-        """As Prometheus would."""
+        """Sends alerts as Prometheus would."""
         url, kind = f"http://{self.address}/api/v2/alerts", {"Content-Type": "application/json"}
         with urllib.request.urlopen(urllib.request.Request(url, json.dumps(alerts).encode(), kind), timeout=10):
             pass
 
 
 def quick(told: Webhook, folder: Path, interval: str = "500ms") -> Path:
-    """What `make stack` gives Alertmanager, without its pauses: a copy of the project's own file in `folder`."""
+    """Writes Alertmanager's configuration of `make stack` without its waits: a copy of the project's own file in
+    `folder`."""
     config = alertmanager_config(told, folder)
     made = json.loads(config.read_text())
     made["route"] |= {"group_wait": "0s", "group_interval": interval}
@@ -308,7 +310,8 @@ def quick(told: Webhook, folder: Path, interval: str = "500ms") -> Path:
 def alertmanager(
     folder: Path, *, config: Path | None = None, webhook: str | None = None, arguments: Sequence[str] = ()
 ) -> Iterator[Alertmanager]:
-    """Under `config`; without one, each alert is a group of its own, told at once to `webhook`, a URL, or to nobody."""
+    """Runs an Alertmanager with `config`. Without one, each alert is a group of its own, and `webhook`, a URL, is
+    notified at once."""
     (port,) = free_ports(1)
     if config is None:
         told = {"name": "test"} | ({} if webhook is None else {"webhook_configs": [{"url": webhook}]})

@@ -50,7 +50,8 @@ sys.exit(run_daemon(settings, announce=say, load=load))
 
 @dataclass
 class Webhook:
-    """What Alertmanager told, in order: the alert's name and `firing` or `resolved`, with its labels."""
+    """A receiver of Alertmanager's notifications. `told` has them in order: the alert's name, `firing` or `resolved`,
+    and its labels."""
 
     told: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
 
@@ -68,7 +69,7 @@ class Webhook:
 
 @dataclass
 class Degrading:
-    """What runs, and the states that each alert went through in Prometheus, each with when it was first seen."""
+    """The running pipeline, and the states of each alert in Prometheus in the order in which they were first seen."""
 
     prometheus: Prometheus
     alertmanager: Alertmanager
@@ -79,17 +80,17 @@ class Degrading:
     _states: dict[str, list[str]] = field(default_factory=dict)
 
     def accept(self, share: float) -> None:
-        """From now on so much of what is drafted is accepted."""
+        """Sets the share of drafted tokens that are accepted from now on."""
         fresh = self.accepted.with_suffix(".new")
         fresh.write_text(str(share))
         fresh.replace(self.accepted)
 
     def states(self, name: str) -> list[str]:
-        """`pending`, `firing`, `inactive` in the order in which the alert went through them."""
+        """Returns the alert's states, `pending`, `firing`, `inactive`, in order."""
         return list(self._states.get(name, []))
 
     def held(self) -> set[str]:
-        """The alerts that Alertmanager holds as firing."""
+        """Returns the alerts that Alertmanager holds as firing."""
         return {alert["labels"]["alertname"] for alert in self.alertmanager.alerts()}
 
     def look(self) -> None:
@@ -101,7 +102,7 @@ class Degrading:
 
     @contextlib.contextmanager
     def served(self, instance: str) -> Iterator[None]:
-        """A daemon and its clients."""
+        """Runs a daemon and its clients."""
         environ = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
             "OTEL_METRIC_EXPORT_INTERVAL": "500",
@@ -116,7 +117,7 @@ class Degrading:
 
 @contextlib.contextmanager
 def degrading(folder: Path, settings: Alerting, *, acceptance: float) -> Iterator[Degrading]:
-    """The collector, Prometheus with the generated rules, Alertmanager and a webhook: what a daemon is watched by."""
+    """Runs the collector, Prometheus with the generated rules, Alertmanager and a webhook, which watch a daemon."""
     rules, accepted = folder / "draftd.rules.yaml", folder / "acceptance"
     rules.write_text(prometheus_rules(settings))
     accepted.write_text(str(acceptance))

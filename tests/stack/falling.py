@@ -1,8 +1,8 @@
-"""A pair under traffic, and all that may step it down and up: its draft, alerts, webhook, probes.
+"""A pair under traffic, and all that may lower and raise its level: its draft, alerts, webhook, probes.
 
-Everything is the real thing, with shortened windows: the daemon as `draftd serve` puts it together, the collector,
-Prometheus with the generated rules, Alertmanager that tells the daemon's own webhook. The pair is the embedded one,
-with its draft on disk, or a scripted one, which costs next to no time of the machine.
+Everything is real, with shortened windows: the daemon as `draftd serve` composes it, the collector, Prometheus with the
+generated rules, and Alertmanager, which notifies the daemon's own webhook. The pair is the embedded one with its draft
+on disk, or a scripted one, which uses almost no processor time.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Answered:
 
 @dataclass
 class Clients:
-    """Ask for greedy text again and again, and hold every answer against the target's own."""
+    """Clients that ask for greedy text repeatedly, and compare every answer with the target's own."""
 
     address: str
     answered: list[Answered] = field(default_factory=list)
@@ -114,8 +114,8 @@ class _Prompt:
 
 
 def _prompts() -> list[_Prompt]:
-    """Six of two kinds of text, in turn: alerts judge each kind by itself, and of more kinds there would be too few
-    answers of each in a window where the machine has other work."""
+    """Returns six prompts of two categories, in turn. Alerts judge each category by itself; with more of them a window
+    on a busy machine would have too few answers of each."""
     found = []
     for line in range(6):
         for name in ("code", "chat"):
@@ -144,7 +144,7 @@ def _text(client: DraftdClient, prompt: _Prompt, mode: ModePreference) -> tuple[
 
 
 class Draft(Protocol):
-    """What the daemon drafts with, once it has read it anew."""
+    """The draft that the daemon uses, once it has read it again."""
 
     def damage(self) -> None: ...
 
@@ -153,7 +153,7 @@ class Draft(Protocol):
 
 @dataclass(frozen=True)
 class Pair:
-    """Its draft, and what serves it."""
+    """A pair: its draft, and the program that serves it."""
 
     draft: Draft
     main: Callable[..., object]
@@ -161,7 +161,7 @@ class Pair:
 
 
 def embedded(folder: Path) -> Pair:
-    """The embedded pair, with a copy of its draft on disk."""
+    """Returns the embedded pair, with a copy of its draft on disk."""
     draft = DraftOnDisk.copied(folder)
     target = files("draftd.models.nano") / "target"
     models = (
@@ -177,7 +177,7 @@ def embedded(folder: Path) -> Pair:
 
 @dataclass(frozen=True)
 class ScriptedDraft:
-    """As tests.stack.scripted_pair reads it."""
+    """A draft whose acceptance is in a file, which tests.stack.scripted_pair reads."""
 
     file: Path
 
@@ -189,7 +189,7 @@ class ScriptedDraft:
 
 
 def scripted(folder: Path) -> Pair:
-    """A pair whose draft accepts what a file says."""
+    """Returns a pair whose draft has the acceptance in a file."""
     draft = ScriptedDraft(folder / "acceptance")
     draft.mend()
     return Pair(draft, scripted_pair.main, (str(draft.file),))
@@ -197,7 +197,8 @@ def scripted(folder: Path) -> Pair:
 
 @dataclass
 class Falling:
-    """What runs. `seen`: every level that was seen, with when (monotonic) and as the daemon names it."""
+    """The running parts. `seen` has every level that was seen, with its time (monotonic) and the daemon's name for
+    it."""
 
     draft: Draft
     client: DraftdClient
@@ -208,21 +209,21 @@ class Falling:
 
     @property
     def steps(self) -> list[pb.Transition]:
-        """All steps from one level to another, in order."""
+        """Returns all steps from one level to another, in order."""
         return [t for t in self.client.transitions() if t.subject == "level" and t.previous != t.current]
 
     @property
     def levels(self) -> list[str]:
-        """The levels that it went through, in order."""
+        """Returns the levels that it went through, in order."""
         return ["full", *(step.current for step in self.steps)]
 
     @property
     def ladder(self) -> list[str]:
-        """All levels that there are, from the top."""
+        """Returns all levels, from the top."""
         return [level_name(level) for level in self.client.level().ladder]
 
     def told(self) -> str:
-        """All steps, and where it stands, for whoever reads of a failure."""
+        """Returns all steps and the current level, for the message of a failure."""
         steps = "\n".join(f"{t.current}: {t.cause} ({t.evidence})" for t in self.client.transitions())
         return f"{steps}\n{self.client.level()}"
 
@@ -233,19 +234,19 @@ class Falling:
             self.seen.append((time.monotonic(), name))
 
     def swap(self, *, good: bool) -> None:
-        """Another draft, and the daemon told to read it anew."""
+        """Replaces the draft, and makes the daemon read it again."""
         self.draft.mend() if good else self.draft.damage()
         self.client.reload_draft()
 
     def busy(self, much: bool = True) -> None:
-        """How much there is to do from now on. With little to do the daemon probes sooner."""
+        """Sets the amount of traffic from now on. With little traffic the daemon probes sooner."""
         self.clients.pause = _PAUSE_SECONDS if much else _QUIETER_SECONDS
 
     def until_at(self, name: str, seconds: float) -> None:
         self.wait_for(lambda: bool(self.seen) and self.seen[-1][1] == name, seconds, f"the daemon at {name}")
 
     def until_free(self, seconds: float) -> None:
-        """Until nothing asks for this level any more, and it has lasted as long as it must before a step up."""
+        """Waits until nothing asks for this level any more, and it has lasted as long as it must before a step up."""
 
         def free() -> bool:
             state = self.client.level()
@@ -255,7 +256,7 @@ class Falling:
         self.wait_for(free, seconds, "nothing asks for the level any more")
 
     def probed(self, seconds: float) -> str:
-        """The verdict of a probe of the level above."""
+        """Returns the verdict of a probe of the level above."""
         found: list[str] = []
 
         def asked() -> bool:
@@ -278,7 +279,7 @@ class Falling:
 
 
 def level_name(level: pb.LadderLevel) -> str:
-    """`full`, `short_block 3`, `light_draft prompt_lookup` …"""
+    """Returns a level's name: `full`, `short_block 3`, `light_draft prompt_lookup` …"""
     if level.level == "short_block":
         return f"{level.level} {level.max_draft_tokens}"
     return f"{level.level} {level.drafter}" if level.level == "light_draft" else level.level
@@ -288,7 +289,7 @@ def level_name(level: pb.LadderLevel) -> str:
 def falling(
     pair: Callable[[Path], Pair], folder: Path, environ: Mapping[str, str], *, webhook_port: int | None = None
 ) -> Iterator[Falling]:
-    """A daemon on `embedded` or `scripted`, and its clients; `environ` on top of the short windows."""
+    """Runs a daemon on `embedded` or `scripted`, and its clients. `environ` is added to the short windows' settings."""
     (folder / "draft").mkdir()
     served = pair(folder / "draft")
     port = webhook_port or free_ports(1)[0]
@@ -320,7 +321,7 @@ def alerted(
     environ: Mapping[str, str] | None = None,
     alerting: Alerting = ALERTING,
 ) -> Iterator[Falling]:
-    """The same with the whole pipeline behind it; the daemon's own guard is off, so that the alerts alone act."""
+    """Runs the same with the whole pipeline; the daemon's own guard is off, so that only the alerts act."""
     rules, (port,) = folder / "draftd.rules.yaml", free_ports(1)
     rules.write_text(prometheus_rules(alerting))
     config = folder / "tells.json"
@@ -350,7 +351,7 @@ def alerted(
 
 
 def _tells(webhook: str) -> dict[str, object]:
-    """Alertmanager's configuration: each alert at once, to the daemon, under its token."""
+    """Returns an Alertmanager configuration that sends each alert to the daemon at once, with its token."""
     told = {"url": webhook, "http_config": {"authorization": {"type": "Bearer", "credentials": TOKEN}}}
     route = {"receiver": "daemon", "group_by": ["..."], "group_wait": "0s", "group_interval": "500ms"}
     return {"route": route, "receivers": [{"name": "daemon", "webhook_configs": [told]}]}

@@ -1,8 +1,8 @@
-"""Makes docs/dashboards/: `python -m tests.stack.pictures`, about seven minutes.
+"""Draws docs/dashboards/: `python -m tests.stack.pictures`, about seven minutes.
 
-The whole pipeline for real, under traffic of every kind: both modes, an overload, the flag off for a while, clients
-that leave. Then the dashboards are drawn from what Prometheus has. Last, the collector is away for a while, for the
-picture of telemetry's own health. The alerts' windows are shortened, so that a run of minutes has a baseline.
+Runs the whole real pipeline under traffic of every kind: both modes, an overload, the flag off for a while, clients
+that leave. Then draws the dashboards from Prometheus's data. Last, the collector is away for a while, for the picture
+of telemetry's health. The alerts' windows are shortened, so that a few minutes contain a baseline.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCRAPE_SECONDS = 5.0  # as `make stack` has it, and so as finely as its dashboar
 
 
 def exercise(running: Whole, seconds: float) -> None:
-    """Traffic for so long, with what happens in a working day."""
+    """Sends traffic for so long, with the events of a working day."""
     part = seconds / 8
     with Traffic(running.address, pause=0.3) as traffic:
         time.sleep(2 * part)
@@ -46,7 +46,7 @@ def exercise(running: Whole, seconds: float) -> None:
 
 
 def outage(running: Whole, seconds: float) -> None:
-    """The collector is away under traffic, and comes back."""
+    """Stops the collector under traffic, and starts it again."""
     with Traffic(running.address, pause=0.3):
         running.collector.kill()
         time.sleep(seconds)

@@ -1,6 +1,6 @@
-"""Makes docs/dashboards/ranks.png: `python -m tests.stack.ranks_picture`, about four minutes.
+"""Draws docs/dashboards/ranks.png: `python -m tests.stack.ranks_picture`, about four minutes.
 
-Two ranks on this machine, exporting to the real collector, under traffic; the follower is killed once.
+Two ranks on this machine export to the real collector, under traffic; the follower is killed once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CLASSES = (WorkloadClass.CODE, WorkloadClass.CHAT)
 
 
 def traffic(address: str, until: float) -> None:
-    """A client for each kind of text, which asks again where the group was lost."""
+    """Runs a client for each category, which asks again if the group was lost."""
 
     def one(workload: WorkloadClass) -> None:
         with DraftdClient(address) as client:

@@ -1,7 +1,7 @@
-"""Makes docs/dashboards/remote.png: `python -m tests.stack.remote_picture`, about four minutes.
+"""Draws docs/dashboards/remote.png: `python -m tests.stack.remote_picture`, about four minutes.
 
-An edge and a verifier on one machine, 15 ms apart by a proxy, both exporting to the real collector. Each kind of text
-is asked for by every strategy; the network is cut once, and grows long for a while.
+An edge and a verifier on one machine, with a proxy that adds a round trip of 15 ms, both export to the real collector.
+Each category is asked for with every strategy; the network is cut once, and is slow for a while.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CLASSES = (WorkloadClass.CODE, WorkloadClass.CHAT, WorkloadClass.TOOL_CALL)
 
 
 def exporting(running: Collector, instance: str) -> dict[str, str]:
-    """Of one daemon's environment."""
+    """Returns the environment variables of a daemon that exports here."""
     exporters = {f"OTEL_{signal}_EXPORTER": "otlp" for signal in ("TRACES", "METRICS", "LOGS")}
     return exporters | {
         "OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint,
@@ -49,7 +49,7 @@ def exporting(running: Collector, instance: str) -> dict[str, str]:
 
 
 def traffic(two: Two, seconds: float) -> None:
-    """A client for each kind of text, with each way in its turn."""
+    """Runs a client for each category, with each strategy in turn."""
     until = time.monotonic() + seconds
 
     def one(workload: WorkloadClass) -> None:
@@ -80,7 +80,7 @@ def traffic(two: Two, seconds: float) -> None:
 
 
 def events(two: Two, seconds: float) -> None:
-    """What happens to the network meanwhile."""
+    """Cuts and slows the network meanwhile."""
     part = seconds / 6
     two.network(0.015)
     time.sleep(2 * part)

@@ -1,9 +1,9 @@
-"""A daemon with a scripted pair whose drafts are as good as a file says: `main(FILE)`, for tests.forked_daemon.
+"""Runs a daemon with a scripted pair whose acceptance is in a file: `main(FILE)`, for tests.forked_daemon.
 
-It is set up by the environment as `draftd serve` is. FILE has the share of drafted tokens that are accepted; it is read
-with the drafts' weights, so that the daemon notices another one when it reads them anew. The target's forward sleeps,
-longer for each drafted token, and the drafts do not: what speculation saves, and what a bad draft costs, costs the
-machine nothing and depends little on how busy it is.
+The environment configures it as it does `draftd serve`. FILE has the share of drafted tokens that are accepted. It is
+read with the drafts' weights, so that the daemon notices a change when it reads them again. The target's forward
+sleeps, longer for each drafted token, and the drafts do not. So the gain of speculation, and the cost of a bad draft,
+use no processor time and depend little on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VOCABULARY = 256
 
 @dataclass(frozen=True)
 class FileDraft:
-    """A source of drafts: each that it opens accepts what the file says then."""
+    """A source of drafts. Each draft that it opens has the acceptance that is in the file then."""
 
     file: Path
     name: str

@@ -1,7 +1,7 @@
-"""A store of Prometheus that holds what its users' stores hold: gaps from a minute to a day, daemons that stop and die.
+"""A Prometheus store like those of users: with gaps from a minute to a day, and daemons that stop and die.
 
-Written by promtool from series that the catalog's own metrics give, so that a day takes seconds. All daemons have all
-metrics, and every counter grows by one a second while its daemon is busy: no share is above one, whatever is divided.
+promtool writes it from series that the catalog's metrics define, so that a day takes seconds. All daemons have all
+metrics, and every counter grows by one per second while its daemon is busy: no share of two counters exceeds one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ SECONDS = PARTS[-1][1]
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """`scraped`: by Prometheus itself, without the collector. Busy until then, and running until then."""
+    """A daemon in the store. `scraped`: Prometheus itself scrapes it, without the collector. It is busy until
+    `busy_until`, and runs until `until`."""
 
     name: str
     scraped: bool = False
@@ -92,7 +93,8 @@ _EACH: Mapping[Attribute, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Counters grow by `value` a second while there is something to do, gauges stay, an uptime grows always."""
+    """A series. Counters grow by `value` per second while the daemon is busy, gauges are constant, an uptime always
+    grows."""
 
     name: str
     labels: str
@@ -101,7 +103,7 @@ class Series:
 
 
 def write(tsdb: Path, began: float) -> None:
-    """The blocks of a store whose first sample is at `began`."""
+    """Writes the blocks of a store whose first sample is at `began`."""
     text = tsdb.with_suffix(".om")
     with text.open("w") as out:
         out.writelines(_samples(began))
@@ -160,7 +162,7 @@ def _of_metric(metric: Metric, labels: Mapping[str, str]) -> list[Series]:
 
 
 def _label_sets(metric: Metric) -> Iterator[dict[str, str]]:
-    """Of what went well, of what did not, and of what was refused before all was known of it."""
+    """Yields the labels of successful requests, of failed ones, and of ones refused before all labels were known."""
     each = [[(one, value) for value in _EACH[one]] for one in metric.attributes if one in _EACH]
     rest = [one for one in metric.attributes if one not in _EACH]
     made = [
@@ -185,7 +187,7 @@ def _value(attribute: Attribute, place: int) -> str:
 
 
 def _around() -> list[Series]:
-    """The collector, and what Prometheus says of its targets."""
+    """Returns the series of the collector, and Prometheus's about its targets."""
     collector = {"job": "otel-collector", INSTANCE: "collector:8888"}
     own = [("job", "otel-collector"), (INSTANCE, "collector:8888")]
     targets = [collector, {"job": "draftd", INSTANCE: "collector:9464"}]

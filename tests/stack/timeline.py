@@ -1,8 +1,8 @@
-"""Makes docs/fallback.png and docs/dashboards/fallback.png: `python -m tests.stack.timeline`, about two minutes.
+"""Draws docs/fallback.png and docs/dashboards/fallback.png: `python -m tests.stack.timeline`, about two minutes.
 
-The test's own scene (tests.stack.test_fallback) with longer pauses, drawn: acceptance, level and throughput while the
-draft goes bad and is mended, stepped by real alerts; and the dashboard of the same. With `--own` the daemon's own guard
-steps, and there is no dashboard.
+The scene of the test (tests.stack.test_fallback) with longer pauses. It shows acceptance, level and throughput while
+the draft is damaged and repaired, with steps caused by real alerts, and the dashboard of the same. With `--own` the
+daemon's own guard causes the steps, and there is no dashboard.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def draw(of: Falling, ladder: list[str], began: float, ended: float, marks: list[tuple[float, str]], out: Path) -> None:
-    """Three charts over one clock, in seconds from `began`. `ladder` are the levels' names from the top."""
+    """Draws three charts over one time axis, in seconds from `began`. `ladder` are the levels' names from the top."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -108,14 +108,14 @@ def draw(of: Falling, ladder: list[str], began: float, ended: float, marks: list
 
 
 def _shown(level: str) -> str:
-    """Without the drafter: there is one light one here."""
+    """Returns the level's name without the drafter: there is only one light one here."""
     return "light draft" if level.startswith("light_draft") else level.replace("_", " ")
 
 
 def _binned(
     answers: list[Answered], began: float, ended: float, value: Callable[[list[Answered]], float | None]
 ) -> tuple[list[float], list[float | None]]:
-    """What `value` says of the answers that ended in each bin, at its middle."""
+    """Returns the middle of each bin, and `value` of the answers that ended in it."""
     count = int((ended - began) / _BIN_SECONDS) + 1
     bins: list[list[Answered]] = [[] for _ in range(count)]
     for answer in answers:

@@ -1,5 +1,5 @@
-"""Clients as they are: several kinds of text, both modes, some that leave, some in a hurry, some that ask for nonsense,
-and now and then more of them than the daemon takes."""
+"""Realistic clients: several categories, both modes, some that leave, some with short deadlines, some invalid requests,
+and sometimes more of them than the daemon accepts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GREEDY = SamplingParams()
 
 
 class Traffic:
-    """Keeps a client for each kind of text busy while the block runs; what is out of the ordinary is asked for."""
+    """Keeps a client for each category busy while the block runs; unusual requests are sent on demand."""
 
     def __init__(self, address: str, *, pause: float = 0.0, max_tokens: int = 48) -> None:
         self._address = address
@@ -46,7 +46,7 @@ class Traffic:
             assert not thread.is_alive()
 
     def overload(self, clients: int = 24) -> None:
-        """So many at once that the queue overflows: the rest is refused."""
+        """Sends so many requests at once that the queue overflows and some are refused."""
         threads = [threading.Thread(target=self._one, args=("chat",), daemon=True) for _ in range(clients)]
         for thread in threads:
             thread.start()
@@ -54,7 +54,7 @@ class Traffic:
             thread.join(60)
 
     def trouble(self) -> None:
-        """A client that leaves, one whose time is up, and two that ask for what cannot be."""
+        """Sends one request that is left, one whose deadline passes, and two that are invalid."""
         with DraftdClient(self._address) as client:
             leaving = client.generate(messages=prompts("prose")[0], workload=WorkloadClass.PROSE, max_tokens=400)
             for _ in range(3):
@@ -119,7 +119,7 @@ def prompts(name: str) -> list[list[Message]]:
 
 @contextlib.contextmanager
 def flag_off(address: str) -> Iterator[None]:
-    """Nobody speculates while the block runs."""
+    """Turns speculation off while the block runs."""
     with DraftdClient(address) as client:
         client.set_flag("off")
         try:
@@ -132,7 +132,7 @@ MODES = (ModePreference.SPECULATIVE, ModePreference.AUTOREGRESSIVE)
 
 
 class Counting:
-    """Concurrent clients, one for each class; sums of what they received, by mode."""
+    """Concurrent clients, one for each category, and sums of what they received, by mode."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -183,7 +183,7 @@ def counted(of: Prometheus, mode: str) -> Counter[str]:
 
 
 def counts_equal_what_clients_receive(of: Prometheus, address: str) -> None:
-    """Before anything else is asked: each sum in Prometheus is the clients' own."""
+    """Checks, before any other request, that each sum in Prometheus equals the clients' own."""
     clients = Counting(address)
     clients.run()
     for mode, received in clients.received.items():

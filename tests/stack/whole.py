@@ -1,4 +1,4 @@
-"""The whole pipeline: a daemon on the embedded pair, the real collector, the real Prometheus that reads both."""
+"""The whole pipeline: a daemon on the embedded pair, the real collector, and the real Prometheus that scrapes both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRAPE_SECONDS = 0.5  # as tests.stack.components has it
 
 @dataclass(frozen=True)
 class Whole:
-    """What runs. `address` is the daemon's."""
+    """The running pipeline. `address` is the daemon's."""
 
     address: str
     collector: Collector
@@ -27,8 +27,8 @@ class Whole:
 
 @contextlib.contextmanager
 def pipeline(folder: Path, *, share_percent: float = 100.0) -> Iterator[tuple[Collector, Prometheus]]:
-    """The collector, and Prometheus that reads it, for whatever daemons export to it. Traces and log events go to
-    receivers that keep them, in place of Tempo and of Loki."""
+    """Runs the collector, and a Prometheus that scrapes it, for any daemon that exports to it. Traces and log events go
+    to receivers that keep them, instead of Tempo and Loki."""
     with (
         OtlpReceiver() as traces,
         OtlpReceiver(protocol="http/protobuf") as logs,
@@ -42,7 +42,7 @@ def pipeline(folder: Path, *, share_percent: float = 100.0) -> Iterator[tuple[Co
 def whole(
     folder: Path, *, instance: str = "test", queue_capacity: int = 6, share_percent: float = 100.0
 ) -> Iterator[Whole]:
-    """`queue_capacity` is small, so that a test can make it overflow."""
+    """Runs the pipeline with a daemon. `queue_capacity` is small, so that a test can make it overflow."""
     models = importlib.resources.files("draftd.models.nano")
     with pipeline(folder, share_percent=share_percent) as (running, found):
         environ = clean_environ(str(folder / "flags.json")) | {

@@ -1,6 +1,7 @@
-"""What the scripts of the Python clients share: `python SCRIPT.py REAL_URL TALKER_URL` prints a line of JSON per check.
+"""Functions that the Python clients' scripts share. `python SCRIPT.py REAL_URL TALKER_URL` prints a line of JSON per
+check.
 
-Runs in the clients' own environment: it imports nothing of draftd.
+Runs in the clients' own environment, and imports nothing of draftd.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SECONDS = 10.0
 
 
 class City(BaseModel):
-    """What answers under a schema are: any model ends it by itself."""
+    """The schema of the answers: so small that any model completes it."""
 
     city: Literal["Ottawa", "Oslo"]
     is_capital: bool
@@ -54,7 +55,7 @@ def expect(value: object, wanted: object) -> None:
 
 
 def expect_answer(text: str | None, pieces: int | None = None) -> str:
-    """Checks an answer to QUESTION; `pieces`: how many the stream had."""
+    """Checks an answer to QUESTION. `pieces` is the number of chunks that the stream had."""
     assert text, f"got {text!r}"
     assert ANSWER in text, f"got {text!r}"
     assert pieces is None or pieces > 2, f"got {text!r} in {pieces} pieces"
@@ -75,7 +76,7 @@ def expect_running() -> None:
 
 
 def expect_idle() -> str:
-    """Waits until the daemon counts no request. Returns after how long."""
+    """Waits until the daemon counts no request. Returns the time that took."""
     began = time.monotonic()
     while active := active_requests():
         assert time.monotonic() < began + _SECONDS, f"{active:g} requests run {_SECONDS:g} s after the abort"

@@ -1,1 +1,1 @@
-"""Each alert fired once in the real stack, by its cause, and taken to its effect and its end."""
+"""Fires each alert once in the real stack, by its real cause, and follows it to its effect and its end."""

@@ -1,6 +1,5 @@
-"""`python -m tests.stack.alarms`: brings about the cause of each alert against real daemons, the real collector,
-Prometheus and Alertmanager, with windows of four seconds, and prints a table. It takes about twelve minutes.
-"""
+"""`python -m tests.stack.alarms`: brings about the cause of each alert with real daemons, the real collector,
+Prometheus and Alertmanager, with windows of four seconds, and prints a table. It takes about twelve minutes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The daemon that alerts are about: the embedded pair as `draftd serve` composes it, in a process of its own, with the
-seams of tests.faults and some more. What the machine cannot be brought to (heat, swap) is put in where it is read.
-"""
+seams of tests.faults and some more. Heat and swap, which a test cannot cause, are simulated where they are read."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from tests.faults.child import Seams, _obey
 
 
 class Causes(Seams):
-    """What is public may be asked for by name."""
+    """Causes of alerts. A test may call the public methods by name."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -28,19 +27,19 @@ class Causes(Seams):
         self._swapped: float | None = None  # since when pages are read back
 
     def lag(self, seconds: float) -> None:
-        """Each forward of the target takes so much longer."""
+        """Makes each forward of the target take so much longer."""
         self._lag = seconds
 
     def heat(self, hot: bool) -> None:
-        """macOS's thermal level is heavy."""
+        """Makes macOS's thermal level read as heavy, or normal again."""
         self._hot = hot
 
     def swap(self, swaps: bool) -> None:
-        """100 MB a second are read back from swap."""
+        """Makes 100 MB per second be read back from swap, or none."""
         self._swapped = time.monotonic() if swaps else None
 
     def wrong(self, wrong: bool) -> None:
-        """Every drafted token is accepted, whatever the target chose."""
+        """Makes every drafted token accepted, whatever the target chose."""
         self._wrong = wrong
 
     def install(self) -> None:
@@ -91,7 +90,7 @@ def main(control: Connection, environ: Mapping[str, str]) -> int:
 
 
 class Steered:
-    """The daemon's address, and what has its seams obey."""
+    """A daemon's address, and the connection that its seams obey."""
 
     def __init__(self, address: str, control: Connection) -> None:
         self.address, self._control = address, control

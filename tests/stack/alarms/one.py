@@ -1,4 +1,4 @@
-"""One daemon and its clients: drafts, machine, requests, disk, certificates, alerts, telemetry."""
+"""Alerts about one daemon and its clients: drafts, machine, requests, disk, certificates, alerts, telemetry."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DAY = 86_400.0
 
 @dataclass
 class Asking:
-    """What each client asks for, again and again."""
+    """The requests that each client sends repeatedly."""
 
     max_tokens: int = 24
     timeout: float = 30.0
@@ -82,7 +82,7 @@ def clients(address: str, asking: Asking) -> Iterator[None]:
 
 @contextlib.contextmanager
 def serving(watch: Watch, folder: Path, draft: Draft | None = None) -> Iterator[tuple[Steered, DraftdClient]]:
-    """The daemon; `draft` is read from disk in place of the embedded one."""
+    """Runs the daemon; `draft` is read from disk instead of the embedded one."""
     nano = files("draftd.models.nano")
     environ = {
         **clean_environ(str(folder / "flags.json")),
@@ -102,7 +102,7 @@ def serving(watch: Watch, folder: Path, draft: Draft | None = None) -> Iterator[
 
 
 def no_daemon(watch: Watch, folder: Path) -> None:
-    """A daemon is killed, the next told to stop, and a last one is heard again. No other may be missing."""
+    """Kills a daemon, stops the next one, and lets a last one export again. No other may be missing."""
     environ = {**clean_environ(str(folder / "flags.json")), **watch.environ("one"), "XDG_STATE_HOME": str(folder)}
     with contextlib.ExitStack() as life:
         running: list[forked_daemon.Daemon] = []
@@ -191,7 +191,7 @@ def _requests(watch: Watch, daemon: Steered, client: DraftdClient, asking: Askin
 
 
 def around(watch: Watch, folder: Path) -> None:
-    """The disk, whoever sends alerts, whoever takes telemetry, and the canaries."""
+    """Breaks the daemon's surroundings: the disk, senders of alerts, receivers of telemetry; and fails the canaries."""
     with serving(watch, folder) as (daemon, client):
         _around(watch, daemon, client)
         _canaries(watch, daemon, client)
@@ -264,6 +264,6 @@ def certificates(watch: Watch, folder: Path) -> None:
 
 
 def _without_terminal() -> None:
-    """A daemon to which SIGHUP does not say that its terminal was closed."""
+    """Starts a session of its own, so that SIGHUP does not mean a closed terminal to the daemon."""
     os.setsid()
     forked_daemon.command("serve", "--port", "0")

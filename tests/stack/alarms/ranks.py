@@ -1,4 +1,4 @@
-"""Two ranks on this machine: a follower that is stopped, one that is killed, and one that never gets far."""
+"""Alerts about two ranks on this machine: a follower that is stopped, one that is killed, and one that never serves."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def several_ranks(watch: Watch, folder: Path) -> None:
 
 
 def behind(watch: Watch, client: DraftdClient, address: str) -> None:
-    """A follower that is stopped: the records of one forward are all that rank 0 sends before it waits."""
+    """Stops a follower: the records of one forward are all that rank 0 sends before it waits."""
     stopped, asking = followers(), contextlib.ExitStack()
 
     def stop() -> None:

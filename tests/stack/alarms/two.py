@@ -1,4 +1,4 @@
-"""An edge and a verifier, with a network between them that is cut, long, or swallows what is sent."""
+"""Alerts about an edge and a verifier, with a network between them that is cut, slow, or swallows what is sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEAR, _FAR, _HALF_WAY = 0.01, 1.2, 0.4  # round trips in seconds
 
 @contextlib.contextmanager
 def clients(address: str, count: int, *strategies: Strategy | None) -> Iterator[None]:
-    """So many, each with one request after the other."""
+    """Runs so many clients, each with one request after the other."""
     stop = threading.Event()
 
     def repeat(first: int) -> None:

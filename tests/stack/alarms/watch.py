@@ -1,4 +1,4 @@
-"""The pipeline that watches the daemons, and a row for each alert: its cause, that it fired, its effect, its end."""
+"""The pipeline that watches the daemons, and a row for each alert: its cause, whether it fired, its effect, its end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass
 class Watch:
-    """What runs, and what was seen: by alert, when it was first and last seen to fire (monotonic)."""
+    """The running pipeline, and its observations: when each alert was first and last seen to fire (monotonic)."""
 
     prometheus: Prometheus
     alertmanager: Alertmanager
@@ -68,7 +68,7 @@ class Watch:
         self.firing = {one["labels"]["alertname"] for one in self.prometheus.alerts() if one["state"] == "firing"}
 
     def environ(self, instance: str) -> dict[str, str]:
-        """Of a daemon that exports here and hears of its alerts."""
+        """Returns the environment of a daemon that exports here and receives its alerts."""
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.collector.endpoint,
             **{f"OTEL_{signal}_EXPORTER": "otlp" for signal in ("TRACES", "METRICS", "LOGS")},
@@ -92,8 +92,8 @@ class Watch:
         undo: Callable[[], object],
         client: DraftdClient | None,
     ) -> None:
-        """Brings the cause about, waits for the alerts and for what they do to the daemon of `client`; ends the cause,
-        waits for their end. What does not come is in the row."""
+        """Brings about the cause, and waits for the alerts and their effect on the daemon of `client`. Ends the cause,
+        and waits for the alerts' end. What does not happen is in the row."""
         rows = [Row(name, cause) for name in alerts]
         self.rows += rows
         began = time.monotonic()
@@ -120,7 +120,7 @@ class Watch:
         return name not in self.firing and name not in {lease.alert for lease in leases}
 
     def _effect(self, name: str, client: DraftdClient | None) -> str:
-        """What the daemon does for it; of an alert for people, to whom Alertmanager would tell it."""
+        """Returns the daemon's reaction; for an alert to people, whom Alertmanager would notify."""
         asks, deadline = RULES[name].level, time.monotonic() + _PATIENCE / 2
         while time.monotonic() < deadline:
             if asks is None:
@@ -134,7 +134,7 @@ class Watch:
 
 
 def obeyed(client: DraftdClient, name: str, asks: FallbackLevel | RemoteLevel) -> str | None:
-    """How the ladder stands that the alert is about; None while the alert is not there, or is not obeyed yet."""
+    """Returns the state of the ladder that the alert is about, or None while the alert is missing or not obeyed yet."""
     state = client.level()
     if name not in {lease.alert for lease in state.leases}:
         return None
@@ -158,7 +158,7 @@ def line(row: Row) -> str:
 
 
 def back_to_the_top(client: DraftdClient) -> None:
-    """As an operator does it: what is tried out before a step up by itself is no matter here."""
+    """Returns to the top level as an operator does, without the probes of a step up."""
     client.hold_level(FallbackLevel.FULL)
     until(lambda: client.level().position == 0, _PATIENCE, "the drafts are loaded")
     client.release_level()
@@ -169,7 +169,7 @@ def back_to_the_top(client: DraftdClient) -> None:
 
 @contextlib.contextmanager
 def watching(folder: Path, webhooks: dict[str, int]) -> Iterator[Watch]:
-    """The collector, Prometheus with the generated rules, Alertmanager with the project's own routes."""
+    """Runs the collector, Prometheus with the generated rules, and Alertmanager with the project's own routes."""
     rules = folder / "draftd.rules.yaml"
     rules.write_text(prometheus_rules(ALERTING))
     told = [Webhook(f"http://127.0.0.1:{port}/v1/alerts", TOKEN) for port in webhooks.values()]

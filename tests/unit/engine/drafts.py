@@ -1,4 +1,4 @@
-"""Drafts on disk, made and changed for a test."""
+"""Makes and changes drafts on disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def change_weights(folder: Path, change: Callable[[str, Any], Any]) -> None:
-    """Puts other weights there in one step, as whoever deploys a draft does."""
+    """Replaces the weights in one step, as a deployment does."""
     import mlx.core as mx
 
     file = folder / "model.safetensors"
@@ -22,7 +22,7 @@ def change_weights(folder: Path, change: Callable[[str, Any], Any]) -> None:
 
 
 def random_draft(like: str, folder: Path, *, hidden: int, layers: int, inner: int) -> Path:
-    """A Llama with random weights in halves, and the tokenizer of the draft `like`."""
+    """Writes a Llama with random bfloat16 weights, and the tokenizer of the draft `like`."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
     from mlx_lm.models.llama import Model, ModelArgs
@@ -39,7 +39,7 @@ def random_draft(like: str, folder: Path, *, hidden: int, layers: int, inner: in
 
 
 def quantised(like: str, folder: Path, bits: int) -> Path:
-    """A copy of a draft in coarser weights, as mlx-lm's converter makes it."""
+    """Copies a draft with coarser weights, as mlx-lm's converter makes them."""
     from mlx_lm.utils import load, quantize_model, save
 
     model, tokenizer, config = load(like, return_config=True)
@@ -49,7 +49,7 @@ def quantised(like: str, folder: Path, bits: int) -> Path:
 
 
 def change_tokenizer(folder: Path) -> None:
-    """Two tokens change their ids."""
+    """Swaps the ids of two tokens."""
     file = folder / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -59,7 +59,7 @@ def change_tokenizer(folder: Path) -> None:
 
 
 def mamba(folder: Path) -> Path:
-    """Puts a tiny Mamba with random weights beside the tokenizer that is there."""
+    """Writes a tiny Mamba with random weights beside the tokenizer that is there."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
     from mlx_lm.models.mamba import Model, ModelArgs

@@ -1,7 +1,7 @@
-"""A controller without a thread, over an engine and a probe runner that do as they are set, and a clock that is set.
+"""A controller without a thread, over a fake engine and a fake probe runner, and with a clock that the test sets.
 
-Everything that leaves a trace outside the controller is written down in one list, in order; a test may have the process
-"die" before the n-th of them.
+Every action with a trace outside the controller is recorded in one list, in order. A test may make the process "die"
+before the n-th of them.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class TracedLadder(Ladder[LadderLevel]):
 
 
 class MemoryStore(StateStore):
-    """Keeps the document as a file would."""
+    """A store that keeps the document in memory, as a file would."""
 
     def __init__(self, trace: Trace | None = None) -> None:
         super().__init__(Path("state.json"))
@@ -240,7 +240,8 @@ class MemoryStore(StateStore):
 
 
 class Controlled:
-    """`at(seconds)` sets the clock, counted from the start, and has the controller look once."""
+    """A controller under test. `at(seconds)` sets the clock, counted from the start, and makes the controller check
+    once."""
 
     def __init__(
         self,
@@ -303,13 +304,13 @@ class Controlled:
         self.asleep += seconds
 
     def at(self, seconds: float) -> int:
-        """Sets the clock, looks once, and returns the position."""
+        """Sets the clock, makes the controller check once, and returns the position."""
         self.now = seconds
         self.controller.tick()
         return self.position
 
     def until(self, seconds: float, every: float = 1.0) -> int:
-        """Looks `every` so many seconds up to that time; returns the position."""
+        """Makes the controller check `every` so many seconds up to that time. Returns the position."""
         while self.now < seconds:
             self.at(min(self.now + every, seconds))
         return self.position
@@ -346,7 +347,7 @@ class Controlled:
         self.requests.on_finish(request, Outcome(FinishReason.STOP, RequestStats(1, request.arrival, counts=counts)))
 
     def traffic(self, until: float, acceptance: float, **more: Any) -> int:
-        """Reports two requests each fifth of a window, with a look after them; returns the position."""
+        """Reports two requests each fifth of a window, with a check after them. Returns the position."""
         while self.now < until:
             self.now = min(self.now + WINDOW / 5, until)
             for _ in range(2):
@@ -363,7 +364,7 @@ def a_request(level: LadderLevel = LADDER[0], origin: Origin = Origin.CLIENT, ar
 
 @dataclass
 class Machine:
-    """A HardwareView whose readings the test makes."""
+    """A HardwareView whose readings the test sets."""
 
     state: HardwareState | None = None
     errors: dict[str, int] = field(default_factory=dict)
@@ -398,7 +399,7 @@ def fail(controlled: Controlled, observed: str, times: int = 3) -> None:
 
 
 def wait_for(asked: Sequence[Future[Any]], controlled: Controlled) -> None:
-    """Makes the controller look until the futures are done."""
+    """Makes the controller check until the futures are done."""
     for _ in range(5):
         if all(future.done() for future in asked):
             return

@@ -1,4 +1,4 @@
-"""A probe runner under test: its level in force, its prompts, and its reports."""
+"""A probe runner under test: its current level, its prompts, and its reports."""
 
 from __future__ import annotations
 

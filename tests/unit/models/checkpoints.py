@@ -1,4 +1,4 @@
-"""Models on disk as people have them, made on the spot of the embedded pair's draft, and what mlx-lm says of them."""
+"""Makes models on disk as people have them, from the embedded pair's draft; and mlx-lm's own texts of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def rewrite(file: Path, **values: Any) -> None:
-    """Keys of a JSON file; None takes one out."""
+    """Changes keys of a JSON file; None removes one."""
     config = (json.loads(file.read_text()) if file.exists() else {}) | values
     file.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
 
@@ -35,7 +35,7 @@ def reweigh(folder: Path, change: Callable[[dict[str, mx.array]], dict[str, mx.a
 
 
 def sharded(like: str, folder: Path) -> None:
-    """Two files and an index."""
+    """Writes the model as two files and an index."""
     shutil.copytree(like, folder)
     weights = mx.load(str(folder / "model.safetensors"))
     mx.eval(weights)
@@ -49,7 +49,7 @@ def sharded(like: str, folder: Path) -> None:
 
 
 def untied(like: str, folder: Path) -> None:
-    """A head of its own, unlike the embedding."""
+    """Writes the model with a head that differs from the embedding."""
     shutil.copytree(like, folder)
     rewrite(folder / "config.json", tie_word_embeddings=False)
     embedding = "model.embed_tokens.weight"
@@ -57,7 +57,8 @@ def untied(like: str, folder: Path) -> None:
 
 
 def quantised(mode: str, bits: int, group: int, mixed: bool = False) -> Callable[[str, Path], None]:
-    """As `mlx_lm.convert` makes it. `mixed`: the feed-forward layers in eight bits, its values not at all."""
+    """Returns a function that quantises a model as `mlx_lm.convert` does. `mixed`: the feed-forward layers in eight
+    bits, their values not at all."""
 
     def predicate(path: str, module: Any) -> bool | dict[str, Any]:
         if path.endswith("v_proj"):
@@ -76,7 +77,7 @@ def quantised(mode: str, bits: int, group: int, mixed: bool = False) -> Callable
 
 
 def widened(like: str, folder: Path, rows: int, value: float = 0.0) -> Path:
-    """With so many more rows of embeddings than it has tokens, which are `value` everywhere."""
+    """Writes the model with so many more rows of embeddings than it has tokens; their values are `value`."""
     shutil.copytree(like, folder)
     config = json.loads((folder / "config.json").read_text())
     rewrite(folder / "config.json", vocab_size=config["vocab_size"] + rows)
@@ -90,7 +91,7 @@ def widened(like: str, folder: Path, rows: int, value: float = 0.0) -> Path:
 
 
 def adapter(like: str, folder: Path, kind: str = "lora", **config: Any) -> Path:
-    """As `mlx_lm.lora` saves it, with random weights."""
+    """Writes an adapter with random weights, as `mlx_lm.lora` saves it."""
     model, _ = load(like)
     parameters = {"rank": 4, "scale": 10.0, "dropout": 0.1} | config.pop("lora_parameters", {})
     layers = config.pop("num_layers", 1)
@@ -115,7 +116,7 @@ def adapter(like: str, folder: Path, kind: str = "lora", **config: Any) -> Path:
 
 
 def reference(folder: Path | str, adapter: Path | None = None, prompt: list[int] = PROMPT) -> list[int]:
-    """mlx-lm's own greedy text, computed as draftd does here: in fp32."""
+    """Returns mlx-lm's own greedy text, in fp32 as draftd computes here."""
     model, _ = load(str(folder), adapter_path=None if adapter is None else str(adapter))
     model.set_dtype(mx.float32)
     return [int(token) for token, _ in generate_step(mx.array(prompt), model, max_tokens=TOKENS)]

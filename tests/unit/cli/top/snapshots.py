@@ -19,8 +19,8 @@ def counts(
     break_even: float | None = None, cut: int = 0,
     per_position: Sequence[tuple[int, int]] = (),
 ) -> inference.DraftCounts:  # fmt: skip
-    """Counts of steps: `per_position` has (accepted, drafted); `plain` steps drafted nothing, `parked` of them because
-    it did not pay."""
+    """Returns counts of steps. `per_position` has (accepted, drafted); `plain` steps drafted nothing, `parked` of them
+    because drafting did not pay."""
     return inference.DraftCounts(
         steps=drafts + plain,
         drafts=drafts,
@@ -39,7 +39,7 @@ def counts(
 def status(
     tokens: int = 0, made: inference.DraftCounts | None = None, *, run: datetime = FIRST_RUN, **fields: Any
 ) -> pb.GetStatusResponse:
-    """The status of a daemon that serves `nano`, with the flag on and at level full."""
+    """Returns the status of a daemon that serves `nano`, with the flag on and at level full."""
     response = pb.GetStatusResponse(
         **{
             "version": "1.2.3",
@@ -67,7 +67,7 @@ def transition(at: datetime, subject: str, previous: str, current: str, cause: s
 
 
 def history(*statuses: pb.GetStatusResponse, seconds: float = 10.0, begin: float = 100.0) -> StatusHistory:
-    """A history of these statuses, `seconds` apart."""
+    """Returns a history of these statuses, `seconds` apart."""
     first, *others = (StatusSnapshot(begin + number * seconds, found) for number, found in enumerate(statuses))
     statuses_seen = StatusHistory("127.0.0.1:50551", first)
     for snapshot in others:
