@@ -83,9 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured() -> dict[str, Any]:
-    """Measures one rank alone and two ranks, three times each. Returns `steps` and `collectives` (seconds by size).
-    `steps` has for each model and width of the forward the seconds of one rank (`one`), its half (`part`), two ranks
-    (`two`) and the prediction for two (`model`), and the number of collectives. Raises RuntimeError if a rank fails."""
+    """Measures one rank alone and two ranks, three times each. Returns `collectives` (seconds by size) and `steps`, by
+    model and width of the forward. A step has the seconds of one rank (`one`), of its half of the weights (`part`), of
+    two ranks (`two`), and predicted for two (`model`); `collectives` is their number. Raises RuntimeError if a rank
+    fails."""
     found = [(_run(1)[0], _run(2)[0]) for _ in range(_TIMES)]
     alone, first = (_best(runs) for runs in zip(*found, strict=True))
     steps = {}

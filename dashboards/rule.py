@@ -12,7 +12,7 @@ from draftd.strategies import RemoteLevel
 
 
 class Severity(enum.StrEnum):
-    """How soon a person must act: INFO the next morning, WARNING the same day, CRITICAL at once."""
+    """Urgency of an alert: INFO must be handled the next morning, WARNING the same day, CRITICAL at once."""
 
     INFO = "info"
     WARNING = "warning"

@@ -41,7 +41,7 @@ report(code=code, restored=termios.tcgetattr(0) == before)
 
 @dataclass(frozen=True)
 class Ended:
-    """How the command ended. `restored`: the terminal's modes are the same as before."""
+    """The command's end. `restored`: the terminal's modes are the same as before."""
 
     code: int
     restored: bool

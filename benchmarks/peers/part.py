@@ -94,8 +94,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a part works with. `prompts` are all held-out prompts as token ids, interleaved by category (class). `seed`
-    is that of all random numbers."""
+    """Input of a part. `prompts` are all held-out prompts as token ids, interleaved by category (class). `seed` is that
+    of all random numbers; `quick` asks for a short measurement."""
 
     pair: Pair
     prompts: Sequence[Prompt]

@@ -23,8 +23,8 @@ def ask(
     **more: Any,
 ) -> dict[str, Any]:
     """Sends a prompt to a daemon over gRPC. `more` has other fields of the request. Returns a record with `text` (token
-    ids), `times` (seconds from the request to each token), `cached` (prompt tokens that were reused), and by the
-    daemon's counts `steps`, `drafted` and `accepted` tokens."""
+    ids) and `times` (seconds from the request to each token). It also has the daemon's counts: `cached` prompt tokens
+    that were reused, `steps`, and `drafted` and `accepted` tokens."""
     text: list[int] = []
     times: list[float] = []
     counts = dict[str, Any]()

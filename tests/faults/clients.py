@@ -63,8 +63,8 @@ def learnt(access: Access) -> list[Prompt]:
 
 @dataclass(frozen=True)
 class Manner:
-    """How one request is sent and read. It `leaves` after so many chunks, pauses `pause` seconds between two, and has
-    the deadline `timeout`."""
+    """Options of one request. The client `leaves` after so many chunks, pauses `pause` seconds between two, and has the
+    deadline `timeout`."""
 
     mode: ModePreference = ModePreference.AUTO
     depth: DepthMode | None = None

@@ -17,7 +17,7 @@ OWN_CHANNEL = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backo
 
 @dataclass(frozen=True)
 class Access:
-    """What a client needs to connect. `ca` is the authorities that it trusts."""
+    """Data that a client needs to connect. `ca` is the authorities that it trusts."""
 
     address: str
     token: str

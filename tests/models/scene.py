@@ -83,7 +83,7 @@ WHOLE = Size()
 
 @dataclass(frozen=True)
 class Way:
-    """How requests are decoded: `depth` drafted tokens a step, by this drafter."""
+    """A decoding configuration: `depth` drafted tokens a step, by this drafter."""
 
     depth: int
     drafter: DrafterName = DRAFT_MODEL
