@@ -63,6 +63,8 @@ class Child:
 def heed_signals() -> None:
     """Undoes ignored SIGINT and SIGHUP, which this process and its children inherit from nohup or a shell's background
     job: tests stop what they start by these signals."""
+    if threading.current_thread() is not threading.main_thread():
+        return  # only the main thread may, and it did
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)

@@ -158,14 +158,10 @@ def loss_report(pair: Pair, per_family: int) -> dict[str, float]:
     bits, n_bytes, nats, n_tokens = 0.0, 0, 0.0, 0
     for text in python_files():
         loss, tokens = pair.text_loss(text)
-        from training.measure import python_files
-
-    bits, n_bytes, nats, n_tokens = (
-        bits + loss / math.log(2),
-        n_bytes + len(text.encode()),
-        nats + loss,
-        n_tokens + tokens,
-    )
+        bits += loss / math.log(2)
+        n_bytes += len(text.encode())
+        nats += loss
+        n_tokens += tokens
     return {"python_bits_per_byte": round(bits / n_bytes, 3), "python": round(nats / n_tokens, 3), **losses}
 
 

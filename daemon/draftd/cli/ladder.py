@@ -90,6 +90,8 @@ def what_next(state: pb.FallbackState, now: datetime) -> str:
     """Says what moves the level next; empty if it is at the top and nothing asks for a lower one."""
     demands = [(_leads(state, demand), demand) for demand in state.demands]
     if state.HasField("hold"):
+        if state.hold.HasField("until") and moment(state.hold.until) <= now:
+            return "the hold is over: the level moves once its weights are loaded"
         if state.hold.position == state.position:
             return "stays: it is held"
         return f"moving to {label(state.ladder[state.hold.position])}, where it is held"

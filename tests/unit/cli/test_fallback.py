@@ -346,6 +346,7 @@ def signal(level: FallbackLevel, *, hard: bool = False, cause: Cause = Cause.ACC
         ),
         ({"position": 2, "hold": Hold(2)}, "stays: it is held"),
         ({"position": 2, "hold": Hold(0)}, "moving to full, where it is held"),
+        ({"position": 2, "hold": Hold(2, NOW)}, "the hold is over: the level moves once its weights are loaded"),
         (
             {"position": 2, "missing": {DRAFT_MODEL: "no draft model is loaded"}},
             "up in 3 min: its drafter is not there, so there is nothing to probe",
