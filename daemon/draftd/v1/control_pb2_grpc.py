@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class ControlServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Errors have the google.rpc details of InferenceService. A call that waits when the daemon stops ends with
+    UNAVAILABLE.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -117,122 +119,138 @@ class ControlServiceStub:
 
 
 class ControlServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Errors have the google.rpc details of InferenceService. A call that waits when the daemon stops ends with
+    UNAVAILABLE.
+    """
 
     def GetStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the daemon's state, counts, memory, machine, flag and fallback. Always available.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetManifest(self, request, context):
-        """What exactly is served, by which versions and on which machine. To be kept with measured figures.
-        Files are hashed where they lie when it is first asked for, which takes a while with large ones; after that, those
-        that changed. FAILED_PRECONDITION where one cannot be read.
+        """Returns what exactly is served: models with the hashes of their files, software versions, settings and machine. To
+        be kept with measured figures. The first call hashes all model files, which takes long if they are large; later
+        calls hash only files that have changed. UNAVAILABLE until the model is loaded, FAILED_PRECONDITION if a model file
+        cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDepth(self, request, context):
-        """What was learnt of what drafting costs and yields, and the depths that follow. UNAVAILABLE while nothing is known.
+        """Returns the measured costs and acceptance of drafting, and the depths that follow from them. UNAVAILABLE until
+        something is measured.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetFlag(self, request, context):
-        """The feature flag `speculative-decoding`: its file's state, and what it says for a given context.
+        """Returns the state of a feature flag's source, and the flag's value for a given context.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetFlag(self, request, context):
-        """Sets the flag's default variant. Acts on the next request; running requests keep their plan.
+        """Sets a feature flag's default variant, and returns once it is in force. It applies to later requests; running
+        requests keep their plan. FAILED_PRECONDITION if the daemon cannot write the flag's source, DEADLINE_EXCEEDED if
+        the change is written and not in force after 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLevel(self, request, context):
-        """The fallback ladder: its level, the cause, and what asks for another level.
+        """Returns the state of the fallback: the level in force, its cause, and the signals that ask for another level.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def HoldLevel(self, request, context):
-        """Sets the level and keeps it, whatever the signals ask for, until it is released or expires.
+        """Holds the fallback at a level, whatever the signals ask for, until the hold is released or expires. A lower level
+        is in force on return, a higher one as soon as its weights are loaded. RESOURCE_EXHAUSTED if the fallback is busy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseLevel(self, request, context):
-        """Ends the holds of the ladder and of the remote. From a lower level each returns at once to the one before, unless a
-        signal asks for less.
+        """Ends the holds of both ladders: this daemon's own, and that of the remote. A ladder that was held lower than before
+        returns at once to its earlier level, unless a signal asks for a lower one. RESOURCE_EXHAUSTED if the fallback is
+        busy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTransitions(self, request, context):
-        """Transitions of flag, level and link, those before a restart included, oldest first.
+        """Returns the latest transitions, those before a restart included, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Each transition as it happens; first those kept since `after_number`, if it is given. Ends with UNAVAILABLE when the
-        daemon drains, and with ABORTED, naming the number to go on after, when the caller reads too slowly.
+        """Streams each transition as it happens. RESOURCE_EXHAUSTED if 32 calls watch already. ABORTED if the client reads
+        nothing for `server.write_stall_seconds`, or falls more than 1,000 transitions behind; the message then names the
+        `after_number` to watch again with.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunProbe(self, request, context):
-        """Tests the next level up now, or one further up where that one's drafter failed a probe since the last step.
-        FAILED_PRECONDITION where there is none above, or while another probe or the canaries run.
-        A caller that leaves, or whose deadline passes, does not end the probe: its verdict counts all the same.
+        """Probes the next higher fallback level now, and returns the result. Skips a level whose drafter has failed a probe
+        since the last step of the ladder. FAILED_PRECONDITION if no higher level is left, if its drafter is not available,
+        if another probe or the canaries run, or if the weights are unloaded. The probe goes on if the client leaves or its
+        deadline passes, and its result counts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunCanaries(self, request, context):
-        """Runs the quality canaries now, both ways. What holds of a probe holds of them.
+        """Runs the quality canaries now, with and without drafts, and returns the result. FAILED_PRECONDITION if nothing can
+        be drafted, if a probe or other canaries run, or if the weights are unloaded. The run goes on if the client leaves
+        or its deadline passes, and its result counts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReloadDraft(self, request, context):
-        """Reads the draft's weights again from where they were loaded, without a gap in service.
+        """Reads the draft model's weights again from their files while the daemon serves. FAILED_PRECONDITION if they cannot
+        be loaded; the old weights then stay. UNAVAILABLE until the model is loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PinPrefix(self, request, context):
-        """Computes the keys and values of a text's beginning once and keeps them on disk under a name, over restarts, for
-        requests that begin so. A pin of that name is replaced. RESOURCE_EXHAUSTED where it does not fit, with the figures.
-        A caller that leaves does not end it.
+        """Computes the keys and values of the beginning of a text and keeps them on disk under a name, over restarts, for
+        requests that begin with the same tokens. Replaces a pinned prefix of the same name. RESOURCE_EXHAUSTED if the
+        prefix does not fit, or if 32 prefixes are pinned already; FAILED_PRECONDITION if this daemon keeps no prefixes on
+        disk; UNAVAILABLE until the model is loaded. The work goes on if the client leaves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPrefixes(self, request, context):
-        """Pinned prefixes, the oldest first.
+        """Returns the pinned prefixes, oldest first. UNAVAILABLE until the model is loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DropPrefix(self, request, context):
-        """A name that is not pinned is an INVALID_ARGUMENT.
+        """Drops a pinned prefix. INVALID_ARGUMENT if no prefix of this name is pinned, FAILED_PRECONDITION if this daemon
+        keeps no prefixes on disk, UNAVAILABLE until the model is loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -330,7 +348,9 @@ def add_ControlServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ControlService:
-    """Missing associated documentation comment in .proto file."""
+    """Errors have the google.rpc details of InferenceService. A call that waits when the daemon stops ends with
+    UNAVAILABLE.
+    """
 
     @staticmethod
     def GetStatus(request,

@@ -26,7 +26,10 @@ if _version_not_supported:
 
 
 class InferenceServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Each error has google.rpc details: ErrorInfo gives the reason as one word, BadRequest names the field of an
+    INVALID_ARGUMENT, and RetryInfo gives the delay after which a retry may succeed. If the setting `server.token` is
+    set, each call of each service needs the metadata `authorization: Bearer TOKEN`; otherwise UNAUTHENTICATED.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -52,25 +55,36 @@ class InferenceServiceStub:
 
 
 class InferenceServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Each error has google.rpc details: ErrorInfo gives the reason as one word, BadRequest names the field of an
+    INVALID_ARGUMENT, and RetryInfo gives the delay after which a retry may succeed. If the setting `server.token` is
+    set, each call of each service needs the metadata `authorization: Bearer TOKEN`; otherwise UNAUTHENTICATED.
+    """
 
     def Generate(self, request, context):
-        """Streams one answer: `started` first, then one `chunk` per decode step, then `finished` last.
-        A stream that ends without `finished` ended with a non-OK status.
+        """Decodes one request and streams its answer: first `started`, then one `chunk` for each decode step of each choice,
+        then one `finished` for each choice. The stream ends with OK only if each choice ended with STOP or LENGTH.
+
+        Errors: INVALID_ARGUMENT if a field is wrong or the text can never fit into memory; FAILED_PRECONDITION if the
+        request demands a mode, a strategy or a quality class that is not available; RESOURCE_EXHAUSTED if the queue is
+        full or the machine has too little memory left; UNAVAILABLE if the daemon is loading, draining or failed, or if the
+        remote is demanded and cannot be reached; DEADLINE_EXCEEDED if the client's deadline passed; ABORTED if the client
+        read no message for `server.write_stall_seconds`; INTERNAL if decoding failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """What is loaded, and what it can do.
+        """Returns the served model: its names, sizes, defaults and abilities. UNAVAILABLE until the model is loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Route(self, request, context):
-        """Which way a request would go now, what each way is expected to take and cost, and why. Nothing is decoded.
+        """Estimates how long a request would take and what it would cost by each strategy now, and says which strategy the
+        daemon would choose. Decodes nothing. Has the errors of Generate for a request that is invalid; if no strategy can
+        serve the request, the status is OK and `refusal` is set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -103,7 +117,10 @@ def add_InferenceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class InferenceService:
-    """Missing associated documentation comment in .proto file."""
+    """Each error has google.rpc details: ErrorInfo gives the reason as one word, BadRequest names the field of an
+    INVALID_ARGUMENT, and RetryInfo gives the delay after which a retry may succeed. If the setting `server.token` is
+    set, each call of each service needs the metadata `authorization: Bearer TOKEN`; otherwise UNAUTHENTICATED.
+    """
 
     @staticmethod
     def Generate(request,

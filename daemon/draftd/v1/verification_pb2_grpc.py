@@ -50,15 +50,23 @@ class VerificationServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Verify(self, request_iterator, context):
-        """`hello` first, answered by `welcome`; then sequences, each from `open` to `closed`. Refused with FAILED_PRECONDITION
-        where this daemon does not verify for others, or the edge's protocol is not understood.
+        """Verifies the sequences of one edge. The edge sends `hello` first, within 10 s, and the verifier answers with
+        `welcome`. Each sequence then lasts from the edge's `open` to the verifier's `closed`. A refused sequence gets
+        `closed` with an error, and the stream goes on.
+
+        The stream ends with FAILED_PRECONDITION if the verifier does not verify for others (setting `verify.enabled`) or
+        uses another version of the protocol, or if the same edge has made another connection; RESOURCE_EXHAUSTED if too
+        many edges are connected, or new edges connect too fast; UNAVAILABLE while the verifier loads, drains or has
+        failed; DEADLINE_EXCEEDED without `hello`; INVALID_ARGUMENT for a malformed message; ABORTED if the edge does not
+        read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetVocabulary(self, request, context):
-        """A part of the vocabulary, to find out where two tokenizers differ.
+        """Returns a part of the verifier's vocabulary, to find out where two tokenizers differ. FAILED_PRECONDITION if the
+        verifier does not verify for others, UNAVAILABLE until its model is loaded and hashed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
