@@ -47,7 +47,7 @@ class Answer:
 
 
 def fixed_depth(depth: int) -> dict[str, object]:
-    """Returns settings that allow `depth` draft tokens a step and turn the prefix store off: no arm may be faster
+    """Returns settings that allow `depth` draft tokens a step and turn the prefix cache off: no arm may be faster
     because another arm sent the same prompt before."""
     return {"engine.max_draft_tokens": depth, "engine.prefix_cache_bytes": 0}
 

@@ -147,7 +147,7 @@ def main() -> int:
         environ = {key: value for key, value in environ.items() if not key.startswith("OTEL_")}
         environ["XDG_STATE_HOME"] = folder
         listening = ["--host", "127.0.0.1", "--port", "0", "--http-port", str(port)]
-        # Otherwise the second protocol would find the first one's prompts in the prefix store.
+        # Otherwise the second protocol would find the first one's prompts in the prefix cache.
         listening += ["--set", "engine.prefix_cache_bytes=0"]
         pair = ["--model", args.model, *(["--draft-model", args.draft_model] if args.draft_model else [])]
         command = serve_command(*pair, *listening)

@@ -2,7 +2,7 @@
 tokens.
 
 Chats differ from their first message on, so that no first turn can reuse another's. draftd and the peer cache prompts
-as they do by default. Beside them a daemon without a prefix store answers. Its texts must equal those with reuse: for
+as they do by default. Beside them a daemon without a prefix cache answers. Its texts must equal those with reuse: for
 the prompts of the parity tests, for some of them again, and for prompts that continue them.
 """
 
@@ -77,7 +77,7 @@ class Prefix:
             if without_reuse():
                 _parity(context, askers, codec)
             else:
-                context.say("this draftd has no prefix store: there is no reuse to compare")
+                context.say("this draftd has no prefix cache: there is no reuse to compare")
         records = context.store.records()
         return [*compared(chats_of(records)), *identical(records)]
 
@@ -120,7 +120,7 @@ def _ask(asker: Asker, codec: Codec, name: str, messages: Sequence[Message]) -> 
 
 
 def _parity(context: Context, askers: Mapping[str, Asker], codec: Codec) -> None:
-    """Compares texts with and without a prefix store, in three passes: the parity tests' prompts, some of them again,
+    """Compares texts with and without a prefix cache, in three passes: the parity tests' prompts, some of them again,
     and prompts that continue them."""
     chosen = [prompt for i, prompt in enumerate(context.prompts) if i // 4 % 8 in _PARITY]
     if context.quick:

@@ -45,5 +45,5 @@ def daemon(
 
 
 def without_reuse() -> dict[str, object]:
-    """Returns the setting that turns the prefix store off."""
+    """Returns the setting that turns the prefix cache off."""
     return {"engine.prefix_cache_bytes": 0} if "prefix_cache_bytes" in EngineSettings.model_fields else {}

@@ -103,7 +103,7 @@ class Batch:
 @dataclass(frozen=True, slots=True)
 class Classes:
     """Measures the default, automatic depth, against autoregressive decoding of the same prompt. Time counts from the
-    first token, because the second request finds the prompt in the prefix store."""
+    first token, because the second request finds the prompt in the prefix cache."""
 
     name: str = "classes"
     title: str = "automatic depth over autoregressive, from the first token to the last"

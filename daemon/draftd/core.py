@@ -249,7 +249,7 @@ class Proposals(Protocol):
     may be added by any thread; the methods declared here are called on the engine thread."""
 
     def report_opened(self, cached: int) -> None:
-        """Reports that prefill begins, with the first `cached` tokens found in the prefix store."""
+        """Reports that prefill begins, with the first `cached` tokens found in the prefix cache."""
 
     def due(self, tokens: Sequence[int]) -> bool:
         """Whether the sequence, whose text is `tokens`, has a step to do: proposals to verify, or a grant to go on

@@ -43,7 +43,7 @@ class Result:
     accepted: int = 0
     rollbacks: int = 0
     looked_up: int = 0  # tokens that prompt lookup drafted
-    continued: int = 0  # tokens read from the prefix store for a text that goes on
+    continued: int = 0  # tokens read from the prefix cache for a text that goes on
     shared: int = 0  # and for one that shares a part of its prompt
     seconds: float = 0.0
 

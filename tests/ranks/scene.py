@@ -33,7 +33,7 @@ Tokens = list[int]
 @dataclass
 class Found:
     """Result for one model. `different` are texts that differ from one rank's; `ties` are those of them whose two
-    tokens were practically equal; `cached` counts prompt tokens from the prefix store."""
+    tokens were practically equal; `cached` counts prompt tokens from the prefix cache."""
 
     name: str
     parallel: str = ""

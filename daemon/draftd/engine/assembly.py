@@ -96,7 +96,7 @@ class Engine:
             self.prefixes.close(ended)
 
     def prefix_status(self, counted: PrefixStatus) -> PrefixStatus:
-        """Completes `counted`, the counts of requests, with the present state of the prefix store."""
+        """Completes `counted`, the counts of requests, with the present state of the prefix cache."""
         memory, layout = self.prefix, self.admission.layout
         return replace(
             counted,

@@ -155,7 +155,7 @@ class EngineHandle(ABC):
     @abstractmethod
     def submit_choices(self, choices: Sequence[tuple[DecodeRequest, TokenSink]]) -> None:
         """Submits all choices of one request, or none of them. Their prompts must be the same object. A long prompt is
-        prefilled for one of them, and the others read it from the prefix store."""
+        prefilled for one of them, and the others read it from the prefix cache."""
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Ends a request within one step. Ids that have ended already are ignored."""

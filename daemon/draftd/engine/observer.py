@@ -91,7 +91,7 @@ class FanOut(EngineObserver):
 
 @dataclass(frozen=True, slots=True)
 class PrefixStatus:
-    """The prefix store, in memory and on disk. Clients' requests that ended since the engine started: `lookups`
+    """The prefix cache, in memory and on disk. Clients' requests that ended since the engine started: `lookups`
     searched for a prefix, `hits` found one, `unfit` had a text too long for the store (the longest:
     `longest_unfit_tokens`). `read_tokens`: prompt tokens that the store supplied. `limit_bytes` falls while memory is
     short; 0 keeps nothing. `limit_tokens`: the longest text that fits. `entries`: stored texts that no other stored
@@ -147,7 +147,7 @@ class RemoteStatus:
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
     """How far the prompt of one client's request is prefilled: `processed_tokens` of its `prompt_tokens`, including
-    `cached_tokens` from the prefix store. `began`: when prefill began, in monotonic seconds."""
+    `cached_tokens` from the prefix cache. `began`: when prefill began, in monotonic seconds."""
 
     request: str
     prompt_tokens: int

@@ -8,7 +8,7 @@ slices of a share of a step's time, so that gaps between tokens do not double. U
 prefilled at a time. Each slice goes to the one with the least left, so that a short prompt need not wait for a long
 one. A prompt that was passed over `PATIENCE` times comes first: each has at least one slice in every `PATIENCE +
 MOST_PREFILLING`, whatever else arrives. A sequence for which there is no memory waits (admission.py). Where two prompts
-begin alike, the second waits until the first has the common part, and reads that from the prefix store, unless it
+begin alike, the second waits until the first has the common part, and reads that from the prefix cache, unless it
 computes that as fast itself.
 
 Short prompts of about the same length share a forward. Where nothing runs, as many are prefilled as one long slice
@@ -53,7 +53,7 @@ class PendingPrompt:
     the same tokens."""
 
     sequence: DecodeSequence
-    cached: int | None = None  # tokens that the prefix store had when it began; None if others read nothing of it
+    cached: int | None = None  # tokens that the prefix cache had when it began; None if others read nothing of it
     position: int | None = None  # tokens that the target has; None before it knows the sequence
     done: bool = False  # it has all of them, and has chosen the token that follows
     alone: bool = False  # a forward that it shared failed
@@ -67,7 +67,7 @@ class PendingPrompt:
 
     @property
     def uncached(self) -> int:
-        """Tokens that the prefix store did not have when it began."""
+        """Tokens that the prefix cache did not have when it began."""
         return len(self.sequence.tokens) - (self.cached or 0)
 
     @property

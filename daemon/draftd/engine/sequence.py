@@ -147,7 +147,7 @@ class DecodeSequence:
 
     @property
     def shares(self) -> bool:
-        """Whether it uses the prefix store and its text is kept there. The daemon's own requests are always computed,
+        """Whether it uses the prefix cache and its text is kept there. The daemon's own requests are always computed,
         and a failed text cannot be trusted."""
         request = self.request
         trusted = request.origin is Origin.CLIENT and self.finish is not FinishReason.ERROR

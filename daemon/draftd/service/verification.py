@@ -153,7 +153,7 @@ class VerificationService:
 
     def disconnect(self, connection: PeerConnection) -> None:
         """Keeps the connection's sequences for a while, but decides no tokens for them. A sequence ends at once if none
-        of its tokens was decided since it was opened: for an edge that reconnects, the prefix store has its
+        of its tokens was decided since it was opened: for an edge that reconnects, the prefix cache has its
         prefill."""
         connection.alive = False
         peer = connection.peer

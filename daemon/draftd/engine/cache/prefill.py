@@ -21,8 +21,8 @@ _WIDEST_ON_CPU = 256
 class _PrefillText:
     caches: Caches  # texts may share caches
     length: int  # tokens that its caches will have
-    prefix: Sequence[int]  # the text, if it uses the prefix store; else empty
-    kept: int = 0  # tokens that were found in the prefix store, or kept there
+    prefix: Sequence[int]  # the text, if it uses the prefix cache; else empty
+    kept: int = 0  # tokens that were found in the prefix cache, or kept there
     row: int = 0  # of the caches
     forks: list[int] = field(default_factory=list)  # lengths to keep on the way, ascending
 
@@ -40,7 +40,7 @@ class Prefill:
         return key in self._texts
 
     def open(self, key: int, length: int, prefix: Sequence[int], *, computed: bool = False) -> int | None:
-        """Begins a text of which `length` tokens will be taken in. Returns the tokens found in the prefix store, or
+        """Begins a text of which `length` tokens will be taken in. Returns the tokens found in the prefix cache, or
         None without a lookup.
 
         `prefix` is looked up except for its last token, whose logits the caller needs; if empty, the text is neither
@@ -113,7 +113,7 @@ class Prefill:
         return self._length(self._texts[key])
 
     def keep_piece(self, key: int, tokens: Sequence[int]) -> None:
-        """Keeps the text so far in the prefix store if it has grown by a piece, or if another text departs from it
+        """Keeps the text so far in the prefix cache if it has grown by a piece, or if another text departs from it
         here."""
         text = self._texts[key]
         length = self._length(text)
@@ -123,7 +123,7 @@ class Prefill:
             self.keep(key, tokens)
 
     def keep(self, key: int, tokens: Sequence[int]) -> None:
-        """Keeps the text so far in the prefix store, if it uses that."""
+        """Keeps the text so far in the prefix cache, if it uses that."""
         text = self._texts[key]
         if text.prefix:
             text.kept = min(self._length(text), len(tokens))

@@ -33,7 +33,7 @@ class DraftModel(Drafter):
         self._prefix = prefix or PrefixCache()
         self._places: dict[int, int] = {}  # by a sequence's id(): its row in the caches
         self._store = self._prefix.store(self._caches)
-        self.texts = Prefill(self._caches, self._store)  # texts that are prefilling, and the prefix store
+        self.texts = Prefill(self._caches, self._store)  # texts that are prefilling, and the prefix cache
         self._unsure: dict[int, list[int]] = {}  # by id(): the last tokens in its cache, which may be rolled back
         self._drafted: tuple[list[int], mx.array] | None = None  # ids, and the last proposals for them
 

@@ -1,6 +1,6 @@
 """Rank 0's caches of a model that several ranks share: each operation is sent to the followers, then executed here.
 
-What rank 0 decides from the caches (lengths, what a prefix store may keep) is the same on all ranks, or agreed on.
+What rank 0 decides from the caches (lengths, what a prefix cache may keep) is the same on all ranks, or agreed on.
 """
 
 from __future__ import annotations

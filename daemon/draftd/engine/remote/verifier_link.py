@@ -42,7 +42,7 @@ class OpenSequence:
 
 @dataclass(frozen=True, slots=True)
 class SequenceOpened:
-    """The verifier has opened the sequence. `cached`: tokens of the text found in the prefix store."""
+    """The verifier has opened the sequence. `cached`: tokens of the text found in the prefix cache."""
 
     sequence: int
     cached: int

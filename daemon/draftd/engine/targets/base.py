@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the daemon is assembled without MLX
 class SequenceOptions:
     """The options of a sequence, given to a target once. `prompt`: tokens before the answer; positions of seeded noise
     count from there. `length`: tokens to take in before decoding. `prefix`: the first `length` tokens if the text uses
-    the prefix store, else empty. `ends`: tokens that end the answer, not chosen before `min_tokens`. `logprobs`,
+    the prefix cache, else empty. `ends`: tokens that end the answer, not chosen before `min_tokens`. `logprobs`,
     `prompt_logprobs`: how many of the likeliest tokens are reported with each chosen or prompt token; None for none.
     `grammar`: the answer's; empty without one."""
 
@@ -39,14 +39,14 @@ class Target(Protocol):
     trusted until `reset`, except that a plan of prefill entries fails alone."""
 
     def open(self, sequence: int, options: SequenceOptions) -> int | None:
-        """Begins a sequence. Returns how many of its first tokens the prefix store has, which plans need not take in;
+        """Begins a sequence. Returns how many of its first tokens the prefix cache has, which plans need not take in;
         None if it was not searched."""
 
     def cached_prefix(self, tokens: Sequence[int]) -> int | None:
-        """Returns how many of the first tokens the prefix store has now; None if it keeps nothing."""
+        """Returns how many of the first tokens the prefix cache has now; None if it keeps nothing."""
 
     def fork(self, sequence: int, length: int) -> None:
-        """Keeps the first `length` tokens of a text in the prefix store as soon as they are taken in, because other
+        """Keeps the first `length` tokens of a text in the prefix cache as soon as they are taken in, because other
         sequences wait for them. Does nothing if the text ends there."""
 
     def submit(self, plan: StepPlan) -> None:
@@ -62,7 +62,7 @@ class Target(Protocol):
         with only those has no result."""
 
     def keep(self, sequence: int, length: int, *, last: bool = False) -> None:
-        """Keeps the first `length` tokens of the text in the prefix store. `last`: the sequence ends. Until then, only
+        """Keeps the first `length` tokens of the text in the prefix cache. `last`: the sequence ends. Until then, only
         caches that can be stored piece by piece are kept."""
 
     def close(self, sequences: Sequence[int]) -> None:

@@ -62,7 +62,7 @@ class LocalTarget:
     def _begin(self) -> None:
         caches = make_caches(self.model)
         self._batch = ReplayingCaches(caches)  # of the running sequences
-        self.texts = Prefill(caches, self._prefix_cache.store(caches))  # prefilling texts, and the prefix store
+        self.texts = Prefill(caches, self._prefix_cache.store(caches))  # prefilling texts, and the prefix cache
         self._sequences: dict[int, TargetSequence] = {}
         self._running: list[int] = []
         self._resting: dict[int, _Resting] = {}
