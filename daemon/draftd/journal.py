@@ -30,8 +30,8 @@ class Subject(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change. `at`: the wall clock in UTC; `number`: counts all changes, from 1. `evidence`: the figures behind it
-    and their window, for people."""
+    """One change of the flag, the fallback level, the remote's level or the link. `at`: the wall clock in UTC;
+    `number`: counts all changes, from 1. `evidence`: the figures behind it and their window, for people."""
 
     at: AwareDatetime
     subject: Subject
@@ -48,8 +48,8 @@ Listener = Callable[[Transition], None]
 
 
 class Journal:
-    """The latest transitions. Any thread. `restored`: those of earlier processes, oldest first, whose numbers
-    continue."""
+    """The latest changes of flag, fallback level, remote and link. Any thread. `restored`: the changes of earlier
+    processes, oldest first; new numbers continue theirs."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class GateEvidence:
         sessions |= {sample.session for sample in folder.samples()}
         for number in sorted(sessions - kept.keys()):
             place = f"{folder.path / 'manifests'}/{number:04}.json"
-            raise RunError(place, "no file", f"the manifest of session {number}, with at least one measurement")
+            raise RunError(place, "no file", f"the manifest of session {number}, which has measurements")
         return cls(
             name=folder.name,
             manifests={number: kept[number] for number in sorted(sessions)},

@@ -88,7 +88,7 @@ def test_good_probe_begun_before_a_step_down_does_not_raise_the_fallback_level()
     assert controlled.until(9 * COOLDOWN) == BOTTOM
 
 
-def test_good_probe_of_replaced_draft_weights_does_not_raise_the_fallback_level() -> None:
+def test_good_probe_begun_before_draft_reload_does_not_raise_the_fallback_level() -> None:
     controlled = Controlled()
     tell_and_resolve(controlled, SHORT_BLOCK)
     controlled.runner.slow = True

@@ -77,8 +77,8 @@ class Sampling:
         return self._selected[1]
 
     def choose(self, logits: mx.array, starts: Sequence[int], first: int = 0, more: int = 0) -> mx.array:
-        """Returns the choices of deterministic rows, rows × positions, from `logits`, rows × positions × vocabulary.
-        Those of other rows are meaningless."""
+        """Returns the choices of deterministic (greedy or seeded) rows, rows × positions, from `logits`, rows ×
+        positions × vocabulary. Those of other rows are meaningless."""
         if self._greedy:
             return mx.argmax(logits, axis=-1)
         logits = logits.astype(mx.float32)
