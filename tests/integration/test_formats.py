@@ -149,8 +149,8 @@ def test_quality_run_gets_schema_valid_json_from_constrained_answers(
 
 BAD = {
     "unsupported keyword": (pb.ResponseFormat(json_schema='{"not": {"type": "null"}}'), "json_schema", '"not"'),
-    "no JSON": (pb.ResponseFormat(json_schema='{"type": '), "json_schema", "no JSON"),
-    "no object": (pb.ResponseFormat(json_schema="[1]"), "json_schema", "is an object"),
+    "no JSON": (pb.ResponseFormat(json_schema='{"type": '), "json_schema", "not JSON"),
+    "no object": (pb.ResponseFormat(json_schema="[1]"), "json_schema", "must be an object"),
     "unknown type": (pb.ResponseFormat(json_schema='{"type": "text"}'), "json_schema", "text"),
     "nested too deeply": (pb.ResponseFormat(json_schema='{"a":' * 50_000), "json_schema", "deep"),
     "nothing satisfies it": (pb.ResponseFormat(json_schema='{"enum": []}'), "json_schema", "enum"),

@@ -115,7 +115,7 @@ def test_start_with_flag_off_says_that_nothing_is_drafted_now(tmp_path: Path) ->
     (tmp_path / "flags.json").write_text(json.dumps({"flags": {"speculative-decoding": flag}}))
     with serving(tmp_path, models) as served:
         (line,) = [line for line in served.lines if line.startswith("speculation: ")]
-        assert line.startswith("speculation: none now (flag: off (default variant)), else up to ")
+        assert line.startswith("speculation: off by the flag, else up to ")
 
 
 def test_grpc_reflection_lists_all_the_services(served: Served) -> None:

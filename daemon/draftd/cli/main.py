@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "probe": (
         "fallback.probe",
-        "Decode a few prompts as the level above would, and say whether the daemon may step up.",
+        "Decode a few prompts at a higher level, and say whether the daemon may step up to it.",
     ),
     "doctor": (
         "doctor.command",

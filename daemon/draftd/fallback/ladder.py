@@ -242,7 +242,7 @@ class Ladder(Generic[LevelT]):
             return False
         self.position = position
         self._journal.record(self._subject, before.label, after.label, signal.cause, signal.evidence)
-        log.info("%s is now %s, was %s: %s", self._subject, after.label, before.label, signal.text)
+        log.info("%s %s, was %s: %s", self._subject, after.label, before.label, signal.text)
         return True
 
     def hold(self, kind: Kind, until: float | None) -> None:

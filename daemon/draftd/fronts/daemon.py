@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from draftd import __version__
-from draftd.core import DaemonState, DecodeMode, FinishReason
+from draftd.core import DaemonState, FinishReason
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.errors import ConfigError, ModelLoadError, NotServing
 from draftd.fronts.grpc.control import ControlServicer, DaemonParts
@@ -308,11 +308,9 @@ class Daemon:
 
     def _announce_model(self) -> None:
         """Announces what will be drafted, the prefix cache, and the model. Raises NotServing."""
-        info, planner = self._worker.info, self._parts.planner
-        plan, drafts = planner.default_plan(info), info.speculation(planner.max_draft_tokens)
-        if info.speculation_available and planner.max_draft_tokens and plan.mode is DecodeMode.AUTOREGRESSIVE:
-            drafts = f"none now ({plan.reason}), else {drafts}"
-        self._announce(f"speculation: {drafts}")
+        info, most = self._worker.info, self._parts.planner.max_draft_tokens
+        is_off = info.speculation_available and most and self._parts.flags.state().default_variant == "off"
+        self._announce(f"speculation: {'off by the flag, else ' * bool(is_off)}{info.speculation(most)}")
         if limit := self._worker.status().prefix.limit_bytes:
             self._announce(f"prefix cache: {limit / 1e6:,.0f} MB, room for {info.prefix_room(limit)}")
         self._announce(f"serving {info.model} on {self.address}")

@@ -18,7 +18,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from draftd.errors import ModelLoadError
 from draftd.models.hub import (
@@ -55,6 +55,7 @@ _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
+Answer = TypeVar("Answer")
 
 
 def download(
@@ -128,7 +129,7 @@ class _Download:
         disable_progress_bars()
         hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         for _ in range(_ATTEMPTS):
-            info = self._list_files()
+            info = _retried(self._list_files)
             if there.folder is not None and there.whole and there.folder.name == info.sha:
                 return there.folder
             sizes = {one.rfilename: one.size or 0 for one in info.siblings or []}
@@ -137,7 +138,7 @@ class _Download:
             small = [name for name in needed_files(sizes, self._adapter) if name not in large]
             # This also writes the listing and the revision to the cache, for `find_cached`.
             get_small = partial(snapshot_download, self._repo, allow_patterns=small, etag_timeout=ANSWER_SECONDS)
-            folder = Path(_within(_SMALL_SECONDS, get_small))
+            folder = Path(_within(_SMALL_SECONDS, partial(_retried, get_small)))
             if folder.name == info.sha:  # otherwise the model was changed in between
                 break
         else:
@@ -150,20 +151,9 @@ class _Download:
         return folder
 
     def _list_files(self) -> ModelInfo:
-        import httpx2
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError
 
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return HfApi().model_info(self._repo, revision=REVISION, files_metadata=True, timeout=ANSWER_SECONDS)
-            except httpx2.TimeoutException:
-                raise
-            except (httpx2.TransportError, HfHubHTTPError) as error:
-                if attempt == _ATTEMPTS or (pause := _pause(error, attempt)) is None:
-                    raise
-                time.sleep(pause)
-        raise AssertionError
+        return HfApi().model_info(self._repo, revision=REVISION, files_metadata=True, timeout=ANSWER_SECONDS)
 
     def _download(self, blobs: Collection[_Blob], commit: str, total: int) -> None:
         """Downloads the files in parallel. `total`: bytes of all files of the model."""
@@ -212,7 +202,7 @@ class _Download:
                     self._receive(blob, commit)
                     blob.partial.replace(blob.path)
         # Links it. A file that is too large for the hub to give by HTTP is downloaded here, from its beginning, by Xet.
-        hf_hub_download(self._repo, blob.name, revision=commit, etag_timeout=ANSWER_SECONDS)
+        _retried(partial(hf_hub_download, self._repo, blob.name, revision=commit, etag_timeout=ANSWER_SECONDS))
 
     def _receive(self, blob: _Blob, commit: str) -> None:
         """Downloads the rest of a partial file, and checks the whole."""
@@ -289,6 +279,25 @@ def _within(seconds: float, call: Callable[[], str]) -> str:
     return answer.result(seconds)
 
 
+def _retried(call: Callable[[], Answer]) -> Answer:
+    """Calls `call`, up to _ATTEMPTS times if the connection breaks or the hub is busy; a timeout is not retried. The
+    connections of huggingface_hub are shared: a call of another thread that cannot connect closes all of them."""
+    import httpx2
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    for failures in range(1, _ATTEMPTS):
+        try:
+            return call()
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else error
+            if not isinstance(cause, Exception) or isinstance(cause, httpx2.TimeoutException):
+                raise
+            if (pause := _pause(cause, failures)) is None:
+                raise
+            time.sleep(pause)
+    return call()
+
+
 class _Rate:
     """Bytes per second over the last seconds."""
 
@@ -322,11 +331,14 @@ def _other_file(blob: _Blob) -> ModelLoadError:
 
 def _pause(error: Exception, failures: int) -> float | None:
     """Returns the seconds until the next attempt; None if none would help."""
+    import httpx2
     from huggingface_hub.errors import HfHubHTTPError
 
     pause: float = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
-    if not isinstance(error, HfHubHTTPError):
+    if isinstance(error, httpx2.TransportError):
         return pause
+    if not isinstance(error, HfHubHTTPError):
+        return None
     if error.response.status_code not in _BUSY:
         return None
     retry_after: str = error.response.headers.get("Retry-After", "")

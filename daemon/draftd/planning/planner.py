@@ -114,11 +114,6 @@ class Planner:
             raise refusal(route)
         return replace(plan, strategy=route.strategy, reason=f"{plan.reason}; {route.reason}")
 
-    def default_plan(self, model: ModelInfo) -> DecodePlan:
-        """Returns the local plan of a request without wishes or targeted attributes."""
-        flag = self._flag.evaluate(FlagContext(model.model))
-        return decide(RequestedPlan(), flag, self.ladder.level, model, self.depth_mode)
-
     def plan_for_peer(self, model: ModelInfo, prompt_tokens: int = 0, *, constrained: bool = False) -> DecodePlan:
         """Returns the plan by which this daemon, as a verifier, itself drafts for a sequence of another daemon."""
         flag = self._flag.evaluate(FlagContext(model.model, prompt_tokens=prompt_tokens))

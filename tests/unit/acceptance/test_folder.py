@@ -182,7 +182,7 @@ def test_run_folder_is_created_only_in_new_or_empty_directory(tmp_path: Path) ->
     assert RunFolder.create(empty, "first light").name == "first light"
     assert RunFolder.open(empty).name == "first light"
     assert RunFolder.create(tmp_path / "a" / "b").name == "b"
-    with pytest.raises(RunError, match="resumed"):
+    with pytest.raises(RunError, match="a run to resume"):
         RunFolder.create(empty)
 
 

@@ -151,7 +151,9 @@ def test_request_beyond_free_memory_is_refused_with_resource_exhausted_and_retry
     need = layout().needed_bytes([400])
     for free, held in ((None, 0), (need, 0), (0, need)):  # others end, and give back what they hold
         Admission(layout(), 0, Limits(available=answering(free))).check(asked, held)
-    with pytest.raises(NoMemory, match=f"400 tokens, .* needs {need} bytes .* has {need - 1} bytes left") as refused:
+    with pytest.raises(
+        NoMemory, match=f"400 tokens, .* needs {need} bytes .* has {need - 1} bytes of memory left"
+    ) as refused:
         Admission(layout(), 0, Limits(available=answering(need - 10))).check(asked, 9)
     assert refused.value.grpc_status == "RESOURCE_EXHAUSTED"
     assert refused.value.retry_after

@@ -270,7 +270,7 @@ def test_disk_prefix_store_evicts_least_recently_read_file_but_no_pin(tmp_path):
     disk.read(part.file).result(10)
     names.append(written(disk, 3))
     assert [disk.has(name) for name in (pinned, *names)] == [True, True, False, True]
-    with pytest.raises(NoRoom, match=r"have 4\d\d\d of 5000 bytes"):
+    with pytest.raises(NoRoom, match=r"already 4\d\d\d of 5000 bytes"):
         written(disk, 4, [])
     disk.close(10)
 

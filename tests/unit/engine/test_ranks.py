@@ -79,7 +79,7 @@ def test_rank_record_decodes_exactly_and_truncated_or_invalid_record_is_refused(
         with pytest.raises(RecordError):
             decode_record(data[:at])
     for wrong in (b"{}", b"7", b"[7]", b'["erase"]', b"\xff"):
-        with pytest.raises(RecordError, match="is no record"):
+        with pytest.raises(RecordError, match="is not a record"):
             decode_record(wrong)
 
 

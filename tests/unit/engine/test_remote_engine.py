@@ -128,7 +128,7 @@ def test_remote_request_to_engine_without_verifier_link_is_refused(started):
     worker = EngineWorker(lambda progress: scripted_models(0.9))
     worker.start()
     loaded(worker)
-    with pytest.raises(NotServing, match="no other daemon verifies"):
+    with pytest.raises(NotServing, match="this daemon has no remote verifier"):
         ask(worker, autoregressive(), Strategy.REMOTE)
     worker.close()
 

@@ -249,7 +249,10 @@ def ended(reason: FinishReason = FinishReason.STOP, **more: str) -> Outcome:
             Answering(outcome=ended(degraded="the drafter failed: broken")),
             "p0 went on autoregressively: the drafter failed: broken",
         ),
-        (Answering(outcome=ended(lowered="memory is critical")), "p0 was moved to a lower level: memory is critical"),
+        (
+            Answering(outcome=ended(lowered="memory is critical")),
+            "the probe's prompt p0 was moved to a lower level: memory is critical",
+        ),
         (
             Answering(unlendable=ModelLoadError("model: /d: no *.safetensors")),
             "the weights of draft_model cannot be loaded: model: /d: no *.safetensors",

@@ -240,7 +240,7 @@ def test_legacy_shared_flag_file_is_copied_once_to_the_per_port_flag_file(
     old.write_text("first")
     kept = PersistentState(settings(50551), environ)
     assert (kept.flag_file(FILE) or old).read_text() == "first"
-    assert f"they are those of {old}, which is not read again" in caplog.text
+    assert f" from {old}, which is not read any more" in caplog.text
     old.write_text("second")
     assert (kept.flag_file(FILE) or old).read_text() == "first"
     kept.close()

@@ -164,7 +164,7 @@ DAMAGE = {
     "pickle": (pickled, "in this folder; pytorch_model.bin is of a kind that draftd never reads", "mlx_lm.convert"),
     "arrays twice": (copied_beside, "is in model.fp16.safetensors and in model.safetensors", "take the other file out"),
     "another type": (of_type("F32"), "is damaged: ", "fetch"),
-    "whole numbers": (of_whole_numbers, "mlp.up_proj.weight is uint8, where its layer needs floating", "fetch"),
+    "whole numbers": (of_whole_numbers, "mlp.up_proj.weight is uint8, but its layer needs floating", "fetch"),
     "broken generation": (rewritten("generation_config.json", "{"), "generation_config.json is not JSON", "fetch"),
     "broken template": (
         rewritten("chat_template.jinja", "{{ messages }"),

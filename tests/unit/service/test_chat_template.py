@@ -341,11 +341,13 @@ async def test_continuation_is_refused_if_the_template_alters_the_last_message(
     renderer: ChatRenderer, changed: str
 ) -> None:
     source = TURNS.replace("m.content", changed)
-    with pytest.raises(InvalidRequest, match=r"chat\.messages: got 'user, assistant'; .* nothing can continue it"):
+    with pytest.raises(
+        InvalidRequest, match=r"chat\.messages: got 'user, assistant'; .* the answer cannot continue it"
+    ):
         await rendered(renderer, source, BEGUN)
     inner = nano()
     inner.chat_template = source
-    with pytest.raises(ValueError, match="nothing can continue it"):
+    with pytest.raises(ValueError, match="the answer cannot continue it"):
         Tokenizer(TokenizerWrapper(inner)).render_chat(list(map(message_dict, BEGUN.messages)), continues=True)
 
 

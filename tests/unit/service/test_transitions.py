@@ -208,7 +208,7 @@ def test_transition_watcher_that_never_reads_is_ended() -> None:
 
     async def watched() -> None:
         journal = Journal()
-        with pytest.raises(ClientStalled, match="nothing was read"):
+        with pytest.raises(ClientStalled, match="the client read nothing"):
             await transitions_of(journal, write_stall_seconds=0.05).watch(None, stuck, stuck)  # type: ignore[arg-type]
         assert not journal._listeners
 
@@ -229,7 +229,7 @@ def test_transition_list_returns_the_latest_after_a_number_up_to_a_limit() -> No
     assert numbers(1, 147) == [150]
     assert numbers(0, 150) == []
     for limit in (-1, 1001, -(2**31), 2**31 - 1):
-        with pytest.raises(InvalidRequest, match="limit: got .*; allowed: 1 to 1000; 0 is 100"):
+        with pytest.raises(InvalidRequest, match="limit: got .*; allowed: 1 to 1000; 0 means 100"):
             numbers(limit, 0)
 
 

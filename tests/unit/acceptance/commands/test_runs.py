@@ -44,7 +44,7 @@ def test_new_run_folder_name_consists_of_time_and_model(tmp_path: Path, monkeypa
 
 def test_opening_run_in_folder_with_unrelated_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match="an empty or new folder"):
+    with pytest.raises(RunError, match="a new or empty folder"):
         open_run(tmp_path, PAIR)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 

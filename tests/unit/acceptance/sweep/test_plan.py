@@ -77,7 +77,7 @@ def test_sweep_options_survive_round_trip_through_stored_plan(options: SweepOpti
         ("block_length", 0, "block_length: got 0; allowed: greater than or equal to 1"),
         ("temperatures", (float("nan"),), "temperatures[0]: got nan; allowed: a finite number"),
         ("temperatures", (-0.1,), "temperatures[0]: got -0.1"),
-        ("temperatures", (0.12345678,), "six digits at most"),
+        ("temperatures", (0.12345678,), "at most six significant digits"),
         ("concurrency", (0,), "concurrency[0]: got 0"),
         ("groups", ("poems",), "groups: got 'poems'; allowed: short_control, medium_reasoning, long_context, code"),
         ("groups", (), "groups: got ()"),
