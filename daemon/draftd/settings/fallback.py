@@ -27,82 +27,100 @@ TIMESTAMP_HEADER = "X-Grafana-Alerting-Timestamp"  # as set in draftd's contact 
 
 
 class FallbackSettings(Section):
-    """When the daemon steps down, how far, and when it steps up again."""
+    """When the daemon lowers the level of drafting, how far, and when it raises the level again."""
 
     guard: bool = True
-    """Judge acceptance, speed, errors, memory and heat in the daemon, and step down if one is bad."""
+    """Watch acceptance, speed, errors, memory, heat and the remote, and step down if one is bad. False: only alerts and
+    quality canaries step down."""
     blocks: BlockLengths = (6, 4, 3, 2)
-    """Shorter block lengths to step through, if below engine.max_draft_tokens."""
+    """Block lengths of the levels short_block, in tokens per step. Lengths that are not below engine.max_draft_tokens
+    are left out."""
     lighter: Drafters = (LIGHT_DRAFT_MODEL, PROMPT_LOOKUP)
-    """Lighter drafters to step through after these blocks, if available."""
+    """Drafters of the levels light_draft, which follow the shorter blocks. Drafters that are not configured are left
+    out."""
     window_seconds: FiniteFloat = Field(default=300.0, ge=0.5, le=86400)
-    """Window in which acceptance, speed and errors are judged."""
+    """Length in seconds of the windows over which acceptance, speed, errors, swap and the remote are judged."""
     acceptance_floor: FiniteFloat = Field(default=0.40, ge=0, le=1)
-    """Acceptance of reached tokens below this for two windows is bad."""
+    """Least share of reached tokens that the target must accept: accepted / (accepted + rollbacks). If a draft model is
+    below it in two windows in a row, the daemon steps down."""
     least_requests: int = Field(default=10, ge=1, le=1_000_000)
-    """With fewer requests a window gives no verdict."""
+    """Fewest requests in a window for a verdict on acceptance, speed or the remote. With fewer, the window is
+    ignored."""
     baseline: ExistingFile | None = None
-    """Frozen acceptance baselines (JSON). Unset: learnt from the first requests."""
+    """JSON file with frozen acceptance baselines, against which drift is measured. Unset: the daemon learns baselines
+    from its first requests."""
     errors: int = Field(default=3, ge=1, le=1_000_000)
-    """So many failed steps, or failed drafts, in a window are bad."""
+    """If this many speculative steps, or this many drafts, fail within fallback.window_seconds, the daemon steps down
+    at once."""
     cooldown_seconds: FiniteFloat = Field(default=300.0, ge=0.1, le=86400)
-    """The cooldown: least time between two changes of level, except steps down at once."""
+    """Shortest time in seconds between two changes of the level. Steps down at once do not wait for it."""
     longest_wait_seconds: FiniteFloat = Field(default=7200.0, ge=0.1, le=604800)
-    """Longest wait for a step up, after any number of relapses."""
+    """Longest wait before a step up, in seconds. Each relapse doubles the wait up to this limit."""
     critical_seconds: Seconds = 10.0
-    """How long critical memory pressure lasts before the daemon steps down."""
+    """Seconds of critical memory pressure after which the daemon stops drafting and releases the draft's weights."""
     thermal_seconds: Seconds = 60.0
-    """How long heavy thermal pressure lasts before the daemon steps down."""
+    """Seconds of heavy thermal pressure after which the daemon steps down to shorter blocks."""
     swap_bytes: int = Field(default=128 * 1024 * 1024, ge=1, le=2**50)
-    """More bytes read back from swap in a window are bad."""
+    """If more bytes than this are read back from swap within fallback.window_seconds, the daemon steps down to a
+    lighter drafter."""
     probe_share: FiniteFloat = Field(default=0.02, ge=0, le=0.5)
-    """Most of its time that a busy daemon spends on probes; 0: none."""
+    """Largest share of its time that a busy daemon spends on probes and canaries, from 0 to 0.5. 0: it waits until it
+    is idle."""
     canary_period_seconds: FiniteFloat = Field(default=3600.0, ge=0, le=604800)
-    """How often the quality canaries run; 0: only on demand."""
+    """Seconds between two runs of the quality canaries. 0: only `draftd canary run` starts them."""
     canary_tolerance: FiniteFloat = Field(default=0.005, ge=0, le=1)
-    """How far the canaries' score with drafts may be below the score without."""
+    """How much smaller the share of passed canaries may be with drafts than without, from 0 to 1. If it is smaller
+    still, the daemon stops drafting."""
     remote_failures: FiniteFloat = Field(default=0.2, ge=0, le=1)
-    """More than this share of the remote's requests failing, in two windows, is bad: then nothing is sent to it."""
+    """Largest share of the remote's requests that may fail. If more fail in two windows in a row, no request is sent to
+    the remote."""
     remote_round_trip_seconds: FiniteFloat = Field(default=0.5, ge=0.001, le=60)
-    """A round trip to the remote above this for a window is bad: it answers, but nothing is drafted for it."""
+    """Longest round trip to the remote, in seconds. If it is longer for a whole window, this daemon stops drafting for
+    the remote, which then decodes by itself."""
     remote_speed_floor: FiniteFloat = Field(default=0.9, ge=0, le=1)
-    """Drafting for the remote at less than so much of its own streaming's speed, for two windows, is bad."""
+    """Least speed of requests that this daemon drafts for, relative to the remote decoding by itself. If it is lower in
+    two windows in a row, this daemon stops drafting for the remote."""
     state_dir: HomePath | None = None
-    """Where the level, its history and the flags are kept; no other daemon may use it. Unset: a folder for each port in
-    the user's state folder; with port 0 nothing is kept."""
+    """Folder for what survives a restart: level, history, flags, learnt costs, cached prefixes. No other daemon may use
+    it. Unset: a folder named after server.port in the user's state folder; with server.port 0, nothing is kept."""
 
 
 class WebhookSettings(Section):
-    """The webhook for alerts from Grafana and Alertmanager. It listens once a token or a secret is set."""
+    """Webhook for alerts from Grafana and Alertmanager. It listens if webhook.token or webhook.secret is set."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
-    """Address to listen on; `localhost` is 127.0.0.1 and ::1. Beyond loopback needs TLS."""
+    """Address to listen on; `localhost` means 127.0.0.1 and ::1. An address beyond loopback requires webhook.tls_cert
+    and webhook.tls_key."""
     port: int = Field(default=50552, ge=0, le=65535)
-    """Port to listen on; 0 picks a free one."""
+    """Port to listen on. 0: any free port."""
     token: Credential | None = None
-    """Bearer token of the sender (Alertmanager, Grafana). Two, with a space between them, are both valid."""
+    """Bearer token that a sender (Alertmanager or Grafana) shows. Two tokens with a space between them are both valid,
+    so that senders can change over. Unset: no bearer token is accepted."""
     secret: Credential | None = None
-    """Key of the sender's HMAC-SHA256 signature (Grafana). Two, with a space between them, are both valid."""
+    """Key with which Grafana signs its notifications (HMAC-SHA256). Two keys with a space between them are both valid,
+    so that senders can change over. Unset: no signature is accepted."""
     timestamp_header: HeaderName = TIMESTAMP_HEADER
-    """Header with the signature's time, in seconds since 1970. Signatures without it are refused."""
+    """Header with the time of a signature, in seconds since 1970. A signature without this header is refused."""
     replay_seconds: FiniteFloat = Field(default=300.0, ge=1, le=86400)
-    """How far a signature's time may be before or after the daemon's."""
+    """How many seconds the time of a signature may differ from the daemon's clock. Beyond that the notification is
+    refused."""
     max_body_bytes: int = Field(default=256 * 1024, ge=1024, le=16 * 1024 * 1024)
-    """Largest body accepted."""
+    """Largest body of a notification, in bytes. A larger one is refused."""
     max_per_second: FiniteFloat = Field(default=20.0, ge=0.1, le=10_000)
-    """Notifications a second that are accepted; more are refused."""
+    """Most notifications accepted per second. Further ones are refused with 429."""
     lease_seconds: FiniteFloat = Field(default=1800.0, ge=1, le=604800)
-    """How long an alert applies after it was last repeated."""
+    """An alert stops to apply this many seconds after its last notification, even if it was not resolved."""
     tls_cert: ExistingFile | None = None
-    """Certificate chain (PEM)."""
+    """Certificate chain (PEM) of the webhook, its own certificate first. Unset: no TLS."""
     tls_key: ExistingFile | None = None
-    """Private key of the certificate (PEM)."""
+    """Private key (PEM) of webhook.tls_cert, without a passphrase."""
     poll_url: Address | None = None
-    """Address to poll: Alertmanager's, or Grafana's with /api/alertmanager/grafana."""
+    """Address that the daemon polls for firing alerts: Alertmanager's, or Grafana's followed by
+    /api/alertmanager/grafana. Unset: no polling."""
     poll_token: Token | None = None
-    """Bearer token for poll_url."""
+    """Bearer token for webhook.poll_url. Unset: no token is sent."""
     poll_seconds: FiniteFloat = Field(default=30.0, ge=0.1, le=3600)
-    """How often poll_url is polled."""
+    """Seconds between two polls of webhook.poll_url. After failures the daemon waits longer."""
 
     @property
     def listens(self) -> bool:
@@ -116,12 +134,12 @@ class WebhookSettings(Section):
 
 
 class AnnotationSettings(Section):
-    """The Grafana in which each transition is marked on the dashboards."""
+    """Grafana on whose dashboards each transition is marked."""
 
     grafana_url: Address | None = None
-    """Grafana's address. Unset: no annotations."""
+    """Address of the Grafana. Unset: no annotations."""
     grafana_token: Token | None = None
-    """Service account token for grafana_url."""
+    """Service account token for annotations.grafana_url. Unset: no token is sent."""
 
     @model_validator(mode="after")
     def _token_is_private(self) -> Self:

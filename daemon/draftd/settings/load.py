@@ -37,17 +37,21 @@ _ENVIRONMENT = "the environment"
 UNSET = "unset"
 #: Variables of the commands, and of the pipeline around the daemon: not settings of the daemon.
 COMMAND_VARIABLES = {
-    "DRAFTD_CONFIG": "The TOML file of `draftd serve` and `draftd doctor`.",
-    "DRAFTD_TARGET": "The daemon's host:port, for commands that talk to one.",
-    "DRAFTD_TOKEN": "Bearer token, for commands that talk to a daemon.",
-    "DRAFTD_TLS_CA": "Authority (PEM) of the daemon's certificate, for commands that talk to one; turns TLS on.",
-    "DRAFTD_TLS_CERT": "The command's own certificate (PEM), for mutual TLS.",
-    "DRAFTD_TLS_KEY": "The private key (PEM) of that certificate.",
-    "DRAFTD_WEBHOOK_URL": "Where Grafana or Alertmanager sends alerts: for setting these up, not for the daemon.",
-    "DRAFTD_WEBHOOK_SECRET": "Key or token that they use for these alerts.",
-    "DRAFTD_DOCS_URL": "Where alerts link to their runbooks: for `draftd dashboards push`.",
-    "DRAFTD_TRACE_SHARE_PERCENT": "Percentage of ordinary traces that the collector keeps.",
-    "DRAFTD_BLAS": "On Linux, `reference` prevents the use of OpenBLAS and MKL.",
+    "DRAFTD_CONFIG": "TOML file with settings, for commands with the option `--config`, such as `draftd serve`.",
+    "DRAFTD_TARGET": "host:port of the daemon, for commands that talk to one. Unset: 127.0.0.1:50551.",
+    "DRAFTD_TOKEN": "Bearer token of the daemon, for commands that talk to one.",
+    "DRAFTD_TLS_CA": "Certificate authority (PEM) of the daemon's certificate, or `system` for those that this machine "
+    "trusts, for commands that talk to a daemon. It turns TLS on.",
+    "DRAFTD_TLS_CERT": "The command's own certificate (PEM) for mutual TLS. It turns TLS on.",
+    "DRAFTD_TLS_KEY": "Private key (PEM) of DRAFTD_TLS_CERT.",
+    "DRAFTD_WEBHOOK_URL": "Address of the daemon's webhook as Grafana or Alertmanager reaches it, for `draftd "
+    "dashboards push`, `make stack` and Docker Compose. The daemon does not read it.",
+    "DRAFTD_WEBHOOK_SECRET": "Key with which Grafana signs alerts, or Alertmanager's bearer token, for the same "
+    "programs. The daemon does not read it; its own settings are webhook.secret and webhook.token.",
+    "DRAFTD_DOCS_URL": "Address of the documentation that alerts link to, for `draftd dashboards push`.",
+    "DRAFTD_TRACE_SHARE_PERCENT": "Percentage of ordinary traces that the collector keeps. Unset: 10.",
+    "DRAFTD_BLAS": "On Linux, `reference` makes MLX compute with the slow BLAS that it comes with, for diagnosis. "
+    "Unset: OpenBLAS or MKL, if installed.",
 }
 
 

@@ -31,25 +31,30 @@ class ModelSettings(Section):
     """The served model."""
 
     path: ModelName | None = None
-    """Model to serve: a folder or a hub id. Unset: the embedded nano pair."""
+    """Model to serve: a folder or a Hugging Face hub id. Unset: the small pair of models that is embedded in draftd."""
     draft_path: ModelName | None = None
-    """Draft model: a folder or a hub id. Unset: the embedded pair's draft, or none."""
+    """Draft model for model.path: a folder or a hub id. Unset: no draft model, or the embedded pair's if model.path is
+    unset."""
     light_draft_path: ModelName | None = None
-    """A lighter quantisation of the draft: a folder or a hub id. Unset: none."""
+    """The draft model with coarser weights, which the fallback uses before it stops drafting with a model: a folder or
+    a hub id. Unset: none."""
     adapter_path: HomePath | None = None
-    """LoRA adapter of the model: the folder that `mlx_lm.lora` made, or a hub id. DoRA and full fine-tuning too. Unset:
+    """Adapter of the model (LoRA, DoRA or full fine-tuning): the folder that `mlx_lm.lora` made, or a hub id. Unset:
     none."""
     max_context: int | None = Field(default=None, ge=16, le=2**24)
-    """Tokens of the longest text, prompt and answer together. More than the model declares is served with a warning.
-    Unset: what the model declares, with what its rotary embedding extends it to."""
+    """Most tokens of a text, prompt and answer together. A value above what the model declares is used, with a warning.
+    Unset: what the model declares, including RoPE scaling."""
     prompt_lookup: bool = True
-    """Also offer drafting by looking up n-grams in the prompt and output."""
+    """Offer the drafter prompt_lookup, which needs no draft model: it finds the latest tokens earlier in the prompt or
+    answer, and proposes what followed them there."""
     drafter: DrafterName | None = None
-    """Drafter if the request names none. Unset: the draft model."""
+    """Drafter of requests that name none: draft_model, light_draft_model or prompt_lookup. Unset: draft_model."""
     generic_tools: bool = True
-    """Offer tools as text in the system message if the chat template takes none. False: they are refused."""
+    """If the model's chat template takes no tools, describe a request's tools to the model as text in the system
+    message. False: requests with tools are refused."""
     quality: Literal["draft", "standard", "professional"] = "standard"
-    """What its answers are good for, for the choice between this machine and another."""
+    """Quality class of this model's answers. The router compares it with the remote's class and with the class that a
+    request asks for."""
 
     @model_validator(mode="after")
     def _draft_needs_target(self) -> Self:
@@ -62,42 +67,50 @@ class ModelSettings(Section):
 
 
 class ServerSettings(Section):
-    """The daemon's listeners."""
+    """Listeners for clients: gRPC and HTTP."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
-    """Address to listen on; `localhost` is 127.0.0.1 and ::1. Beyond loopback needs TLS and a token."""
+    """Address to listen on; `localhost` means 127.0.0.1 and ::1. An address beyond loopback requires server.tls_cert,
+    server.tls_key and server.token."""
     port: int = Field(default=50551, ge=0, le=65535)
-    """Port to listen on; 0 picks a free one."""
+    """Port of the gRPC server. 0: any free port; then no state survives a restart, unless fallback.state_dir is set."""
     token: Credential | None = None
-    """Bearer token that every call must carry. Two, with a space between them, are both valid."""
+    """Bearer token that each call and HTTP request must carry, except health checks. Two tokens with a space between
+    them are both valid, so that clients can change over. Unset: no token is required."""
     tls_cert: ExistingFile | None = None
-    """Certificate chain (PEM)."""
+    """Certificate chain (PEM) of the gRPC and HTTP servers, the daemon's own certificate first. Unset: no TLS."""
     tls_key: ExistingFile | None = None
-    """Private key of the certificate (PEM)."""
+    """Private key (PEM) of server.tls_cert, without a passphrase."""
     tls_client_ca: ExistingFile | None = None
-    """Authority (PEM) that client certificates must come from: mutual TLS."""
+    """Certificate authority (PEM) for mutual TLS: only clients with a certificate from this authority can connect.
+    Unset: clients need no certificate."""
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
-    """Largest message accepted from a client."""
+    """Largest gRPC message or HTTP request body that the daemon accepts, in bytes. A larger one is refused."""
     max_concurrent_streams: int = Field(default=256, ge=1, le=65536)
-    """Calls that one connection may have open at a time."""
+    """Most gRPC calls that one connection may have open at a time. Further calls wait in the client."""
     drain_seconds: Seconds = 20.0
-    """On SIGTERM, how long running requests may continue."""
+    """Seconds that running requests may continue after SIGTERM or Ctrl-C. Requests that have not finished by then are
+    cancelled."""
     write_stall_seconds: Seconds = 30.0
-    """A request is cancelled if its client reads no message for this long; 0: never."""
+    """A request is cancelled if its client reads nothing for this many seconds. 0: no limit."""
     reflection: bool = True
-    """Offer gRPC server reflection."""
+    """Offer gRPC server reflection, with which tools such as grpcurl find services and messages."""
     http_port: HttpPort | None = None
-    """Port of the HTTP server, which speaks OpenAI's and Anthropic's protocols, on the same host, with the same token
-    and certificate; 0 picks a free one, `off` serves no HTTP. Unset: 8080, if the daemon listens on loopback, on a port
-    that is not picked, and 8080 is free."""
+    """Port of the HTTP server for OpenAI's and Anthropic's protocols; host, token and certificate are those of the gRPC
+    server. 0: any free port. `off`: no HTTP. Unset: 8080 if server.host is loopback, server.port is not 0 and 8080 is
+    free; otherwise no HTTP."""
     http_aliases: Names = ()
-    """Other names by which HTTP clients may ask for the model; `claude-*` is any that begins so."""
+    """Further names under which HTTP clients may ask for the model. `*` stands for any text: `claude-*` allows every
+    name that begins with `claude-`. Empty: only the model's own names."""
     http_origins: Names = ()
-    """Origins of web pages that may call the HTTP server, such as https://chat.example.com; `*` is any. Unset: none."""
+    """Origins of web pages that may call the HTTP server, such as https://chat.example.com; `*` allows all. Empty:
+    none."""
     http_connections: int = Field(default=512, ge=1, le=65536)
-    """HTTP connections that clients may hold at a time."""
+    """Most HTTP connections open at a time. A further connection replaces the one that has been idle longest; if none
+    is idle, it is closed."""
     http_stored_bytes: int = Field(default=64 * 2**20, ge=0, le=2**40)
-    """Most memory for answers that `previous_response_id` may name, at most 1,024 of them; 0 stores none."""
+    """Memory in bytes for answers that later requests may name in `previous_response_id`. Beyond it, or beyond 1,024
+    answers, the least recently used are dropped. 0: no answer is stored."""
 
     @property
     def http(self) -> int | None:
@@ -119,45 +132,48 @@ class EngineSettings(Section):
     """The engine's limits, and how it decodes."""
 
     queue_capacity: int = Field(default=64, ge=1, le=65536)
-    """Requests that may wait; more are refused (RESOURCE_EXHAUSTED)."""
+    """Most requests that may wait for the engine. Further requests are refused with RESOURCE_EXHAUSTED (HTTP 429)."""
     max_batch: int = Field(default=8, ge=1, le=256)
-    """Requests decoded together."""
+    """Most requests decoded together. Further requests wait."""
     prefill_chunk: int = Field(default=512, ge=1, le=16384)
-    """Most prompt tokens in one forward pass of prefill. If nothing else runs, it takes that many."""
+    """Most prompt tokens in one forward pass of prefill. While other requests run, passes are usually shorter: see
+    engine.prefill_slice_seconds."""
     prefill_slice_seconds: FiniteFloat = Field(default=1.0, ge=0.001, le=60)
-    """Longest delay of running requests between two steps by prefill. A prompt that takes no longer is prefilled whole;
-    a longer one by slices of at most 0.7 of the time of a step (at least 16 tokens)."""
+    """Longest time in seconds that prefill may delay running requests between two decoding steps. A prompt that fits
+    into this time is prefilled at once; a longer one in slices of at least 16 tokens that take at most 0.7 of the time
+    of a step."""
     kv_cache_bytes: int | None = Field(default=None, ge=1, le=2**50)
-    """Memory for the key-value caches of running requests. A request waits until its cache, at full length, fits; it is
-    refused if it never could. Unset: three quarters of the headroom after loading, or an eighth of the machine's memory
-    if the headroom is not known."""
+    """Memory in bytes for the key-value caches of running requests. A request waits until its cache at full length
+    fits, and is refused if it could never fit. Unset: three quarters of the headroom (see hardware.memory_floor_bytes)
+    after loading, or an eighth of the machine's memory if the headroom is unknown."""
     max_draft_tokens: int = Field(default=4, ge=0, le=16)
-    """Most tokens drafted in a step; 0 turns speculation off."""
+    """Most tokens drafted in one step. 0: no speculation."""
     depth_mode: DepthMode = DepthMode.AUTOMATIC
-    """How many tokens a step drafts if the request does not choose: as many as pay, which may be none, or always
-    engine.max_draft_tokens."""
+    """How many tokens a step drafts if the request does not choose. automatic: as many as pay, possibly none. fixed:
+    always the most allowed, up to engine.max_draft_tokens."""
     prefix_cache_bytes: int | None = Field(default=None, ge=0, le=2**50)
-    """Most memory for keys and values of finished requests, kept for later ones that begin with the same tokens; 0
-    keeps nothing. Less is kept under memory pressure. Unset: a quarter of the headroom after loading, if the limit of
-    running requests leaves so much, but no more than an eighth of the machine's memory or engine.max_batch texts of the
-    whole context need, and at least 256 MiB (a thirty-second of the memory if that is less)."""
+    """Memory in bytes for the prefix cache: keys and values of earlier requests, reused by requests that begin with the
+    same tokens. 0: no prefix cache, in memory or on disk. Memory pressure lowers the limit. Unset: a quarter of the
+    headroom after loading, but no more than engine.kv_cache_bytes leaves of it, an eighth of the machine's memory, or
+    the need of engine.max_batch texts of full length; at least 256 MiB, or a thirty-second of the memory if that is
+    less."""
     prefix_dir: HomePath | None = None
-    """Folder for prefixes that are kept over a restart; no other daemon may use it. Unset: `prefixes` in the folder of
-    fallback.state_dir."""
+    """Folder for cached prefixes that survive a restart. No other daemon may use it. Unset: `prefixes` in the daemon's
+    state folder (fallback.state_dir)."""
     prefix_disk_bytes: int = Field(default=0, ge=0, le=2**50)
-    """Most disk space for prefixes of finished requests; those used last stay. They are what clients wrote, so by
-    default only pinned prefixes are kept on disk."""
+    """Disk space in bytes for cached prefixes of finished requests. Beyond it the least recently used are deleted. 0:
+    only pinned prefixes are kept on disk, because the others contain what clients wrote."""
     prefix_pinned_bytes: int = Field(default=4 * 2**30, ge=0, le=2**50)
-    """Most disk space for prefixes that were pinned by name (`draftd prefix pin`)."""
+    """Disk space in bytes for prefixes pinned with `draftd prefix pin`. A pin that does not fit is refused."""
     learnt_file: HomePath | None = None
-    """Where the measured costs and acceptance rates of drafting are kept over a restart, for each pair and machine.
-    Unset: in the folder of fallback.state_dir."""
+    """File that keeps the measured costs and acceptance rates of drafting over a restart, for each pair of models and
+    machine. Several daemons may share it. Unset: a file in the daemon's state folder (fallback.state_dir)."""
     idle_unload_seconds: FiniteFloat = Field(default=0, ge=0, le=30 * 86400)
-    """Seconds without requests until the weights are unloaded; the next request loads them again, and waits for it. 0:
-    never."""
+    """Seconds without requests after which weights and cached prefixes are removed from memory. The next request waits
+    until the weights are loaded again. 0: never."""
     default_max_tokens: int = Field(default=4096, ge=1, le=1_048_576)
-    """Most tokens of an answer if the request does not say; fewer where the context, or the memory for it, has room for
-    fewer. Memory for them is reserved: with fewer, more requests run together."""
+    """Most tokens of an answer if the request sets no limit; fewer if the context, or the memory for it, has less room.
+    Memory is reserved for all of them, so a smaller value lets more requests run together."""
 
     def limits(self, **overrides: Any) -> Limits:
         """Returns the engine's limits, which have the same names. `overrides`: limits that depend on the machine at run
@@ -170,15 +186,16 @@ class FlagSettings(Section):
     """The provider of the feature flags `speculative-decoding` and `decoding-strategy`."""
 
     provider: Literal["file", "flagd"] = "file"
-    """A file in flagd's format, or a flagd server."""
+    """Source of the flags: `file`, a file in flagd's format (flag.file), or `flagd`, a flagd server (flag.host)."""
     file: HomePath | None = None
-    """The flags' file, written if missing: all daemons with the same file follow it. Unset: `flags.json` in the folder
-    of fallback.state_dir, of this daemon alone; with port 0 a temporary file."""
+    """File of the flags, created if it is missing. All daemons that name the same file follow it. Unset: `flags.json`
+    in the daemon's state folder (fallback.state_dir); a temporary file if there is no such folder."""
     host: str = Field(default="localhost", min_length=1)
-    """Host of the flagd server."""
+    """Host of the flagd server. Used only if flag.provider is flagd."""
     port: int = Field(default=8015, ge=1, le=65535)
     """Port of the flagd server's sync service."""
     tls: bool = False
-    """Speak TLS to the flagd server."""
+    """Use TLS to the flagd server."""
     default_variant: Literal["on", "off"] = "on"
-    """Variant of `speculative-decoding` in a newly written file, and if the flag cannot be evaluated."""
+    """Whether requests may draft: the default of the flag `speculative-decoding` in a new file, and its value if the
+    flag cannot be evaluated."""
