@@ -29,17 +29,25 @@ _STYLES = {CriterionOutcome.PASSED: "green", CriterionOutcome.FAILED: "bold red"
 _COLOURS = {Decision.PROMOTED: "bold green", Decision.NOT_PROMOTED: "bold red", Decision.NOT_JUDGED: "bold yellow"}
 
 
-Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML as well.")]
+Junit = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="Also write the verdict to this file, as JUnit XML.")
+]
 
 
 @dataclass(frozen=True)
 class Criteria:
     """The criteria that a run is judged by, and the run that it is compared with."""
 
-    spec: Path | None = runs.option("--spec", "FILE", "Criteria in TOML. Unset: production candidate.")
-    baseline: Path | None = runs.option("--baseline", "FOLDER", "Another run, for criteria that compare with it.")
+    spec: Path | None = runs.option(
+        "--spec", "FILE", "TOML file with criteria. Default: those of draftd for production."
+    )
+    baseline: Path | None = runs.option(
+        "--baseline", "FOLDER", "Folder of another run, for criteria that compare with it."
+    )
     may_differ: list[str] | None = runs.option(
-        "--may-differ", "FIELD", "Field that may differ from the baseline's, such as models.draft."
+        "--may-differ",
+        "FIELD",
+        "Manifest field that may differ from the baseline's, such as models.draft. May be repeated.",
     )
 
 
@@ -52,18 +60,17 @@ class Criteria:
 def accept(
     criteria: Criteria,
     which: runs.DaemonChoice,
-    repeat: int | None = runs.stage_option("--repeat", "COUNT", "Times the sweep asks each prompt; 3 if not given."),
-    duration: float | None = runs.stage_option("--duration", "SECONDS", "Length of the soak; 600 if not given."),
+    repeat: int | None = runs.stage_option("--repeat", "COUNT", "How often the sweep asks each prompt. Default: 3."),
+    duration: float | None = runs.stage_option("--duration", "SECONDS", "Length of the soak. Default: 600."),
     junit: Junit = None,
     run: runs.Run = None,
     json: options.Json = False,
 ) -> None:
-    """Freeze, sweep, soak, quality, gate and report, one after another. Exit code 0: promoted; 1: not promoted; 2: not
-    judged.
+    """Judge whether a daemon is fit for production: freeze, sweep, soak, quality, gate and report in turn. Exit code 0:
+    promoted; 1: not promoted; 2: not judged.
 
-    Takes about 25 minutes with the small models that draftd includes, an hour or more with large models. Shows the time
-    left.
-    Ctrl-C loses nothing that was measured: draftd accept --run FOLDER continues.
+    Takes about 25 minutes with the embedded pair, an hour or more with large models, and shows the time left. Ctrl-C
+    loses nothing that was measured: draftd accept --run FOLDER continues.
     """
     # Fail now and not in an hour: the report's package may be missing, or the spec wrong.
     import_module("draftd_acceptance.report.charts")
@@ -94,14 +101,14 @@ def accept(
 )
 def gate(
     criteria: Criteria,
-    run: Path | None = runs.option("--run", "FOLDER", "The run to judge."),
+    run: Path | None = runs.option("--run", "FOLDER", "Folder of the run to judge."),
     junit: Junit = None,
     json: options.Json = False,
     print_spec: Annotated[
-        bool, typer.Option("--print-spec", help="Print the shipped criteria, as a start for your own.")
+        bool, typer.Option("--print-spec", help="Print draftd's own criteria, as a start for yours, and exit.")
     ] = False,
 ) -> None:
-    """Compare a run with criteria. Exit code 0: promoted; 1: not promoted; 2: not judged.
+    """Judge a run by criteria. Exit code 0: promoted; 1: not promoted; 2: not judged.
 
     Each criterion passes, fails, has too few samples, was not measured, or is excused, if the machine cannot measure it
     and the criteria allow that. A run whose manifests differ in a relevant field is not judged. Writes gate.json.
@@ -123,8 +130,8 @@ def gate(
 )
 def report(
     criteria: Criteria,
-    run: Path | None = runs.option("--run", "FOLDER", "The run to report on."),
-    against: Path | None = runs.option("--against", "FOLDER", "Another run to compare with."),
+    run: Path | None = runs.option("--run", "FOLDER", "Folder of the run to report on."),
+    against: Path | None = runs.option("--against", "FOLDER", "Folder of another run to compare with."),
     config: options.Config = None,
     json: options.Json = False,
 ) -> None:

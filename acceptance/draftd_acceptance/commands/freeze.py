@@ -34,18 +34,20 @@ _ROLES = ("target", "draft", "light_draft")
 )
 def command(
     which: runs.DaemonChoice,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the manifest there.")] = None,
-    check: Path | None = runs.option("--check", "FILE", "Compare with an earlier manifest."),
-    run: runs.Run = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="File to write the manifest to.")
+    ] = None,
+    check: Path | None = runs.option("--check", "FILE", "File of an earlier manifest to compare with."),
+    run: Path | None = runs.option("--run", "FOLDER", "Run to keep the manifest in, created if missing. Unset: none."),
     json: options.Json = False,
     timeout: options.Patience = options.PATIENCE,
 ) -> None:
-    """Write the manifest of a daemon: its models' files, programs, machine, settings, and the prompts of a sweep.
+    """Write the manifest of a daemon: its model files, programs, machine, settings, and the prompts of a sweep.
 
-    Figures can be compared if their manifests agree in all relevant fields. With --check it exits 1 if a relevant field
-    differs. With --run the manifest is kept in a run, which then accepts no other.
+    The figures of two runs can be compared if their manifests agree in all relevant fields. With --check, exits 1 if a
+    relevant field differs. A run that has a manifest refuses one that differs in a relevant field.
 
-    The first time, all files of the models are hashed: ten gigabytes take about ten seconds.
+    The first time, all model files are hashed: ten gigabytes take about ten seconds.
     """
     before = None if check is None else parse_json(Manifest, check.read_bytes(), str(check))
     folder = None

@@ -39,7 +39,11 @@ _REPORT_SECONDS = 30.0  # between two lines of progress where there is no termin
 
 Run = Annotated[
     Path | None,
-    typer.Option("--run", metavar="FOLDER", help="Folder of the run. An existing one is continued."),
+    typer.Option(
+        "--run",
+        metavar="FOLDER",
+        help="Folder of the run. An existing run continues with its own options. Unset: a new folder in draftd-runs.",
+    ),
 ]
 
 
@@ -60,7 +64,7 @@ class DaemonChoice(options.ServeOptions):
         options.which_daemon(
             "--target",
             envvar="DRAFTD_TARGET",
-            help="host:port of a running daemon. Without it, one is started for the run.",
+            help="host:port of a running daemon to measure. Unset: a daemon is started for the run.",
         ),
     ] = None
     token: options.Token = field(default=None, repr=False)

@@ -37,25 +37,35 @@ _how = partial(runs.option, panel="How to measure")
 class SweepFlags:
     """The options by the names of SweepOptions' fields."""
 
-    block_lengths: str | None = _option("--blocks", "LIST", "Tokens drafted at a time; 0,2,3,4,6 if not given.")
-    block_length: int | None = _option("--base", "TOKENS", "Block length while other options change; 4 if not given.")
-    drafters: str | None = _option("--drafters", "LIST", "Drafters; blocks are swept with the first. Default: all.")
-    temperatures: str | None = _option(
-        "--temperatures", "LIST", "Temperatures besides 0; 0.8 if not given. none: only 0."
+    block_lengths: str | None = _option(
+        "--blocks", "LIST", "Block lengths to measure, in tokens drafted per step. Default: 0,2,3,4,6."
     )
-    concurrency: str | None = _option("--concurrency", "LIST", "Requests at a time besides 1; 2,4 if not given.")
+    block_length: int | None = _option("--base", "TOKENS", "Block length while another option is varied. Default: 4.")
+    drafters: str | None = _option(
+        "--drafters", "LIST", "Drafters to measure. The first one drafts the blocks. Default: all."
+    )
+    temperatures: str | None = _option(
+        "--temperatures", "LIST", "Temperatures to measure besides 0. none: only 0. Default: 0.8."
+    )
+    concurrency: str | None = _option(
+        "--concurrency", "LIST", "Requests at a time to measure besides 1. none: only 1. Default: 2,4."
+    )
     groups: str | None = _option(
         "--groups",
         "LIST",
-        "Groups of the package's prompts; all that suit the model if not given. none: only --file's.",
+        "Groups of draftd's prompts. none: only the prompts of --file. Default: all that suit the model.",
     )
-    each: int | None = _option("--each", "COUNT", "Prompts of each workload class; 4 if not given.")
-    prompts: list[Path] | None = _option("--file", "FILE", "Also your own prompts: .jsonl, or one a line.")
-    repetitions: int | None = _how("--repeat", "COUNT", "Times each prompt is asked; 3 if not given.")
-    max_tokens: int | None = _how("--max-tokens", "TOKENS", "Longest answer; each prompt's own if not given.")
-    cool_down: float | None = _how("--cool-down", "SECONDS", "Pause between requests; 0.1 if not given.")
-    heat_seconds: float | None = _how("--heat", "SECONDS", "Longest wait for a hot machine to cool; 300 if not given.")
-    seed: int | None = _how("--seed", "NUMBER", "Seed of the orders and sampled answers; 0 if not given.")
+    each: int | None = _option("--each", "COUNT", "Prompts of each workload class. Default: 4.")
+    prompts: list[Path] | None = _option(
+        "--file", "FILE", "File with more prompts, one per line; .jsonl: one chat per line. May be repeated."
+    )
+    repetitions: int | None = _how("--repeat", "COUNT", "How often each prompt is asked. Default: 3.")
+    max_tokens: int | None = _how(
+        "--max-tokens", "TOKENS", "Most tokens of an answer. Default: each prompt's own limit."
+    )
+    cool_down: float | None = _how("--cool-down", "SECONDS", "Pause between two requests. Default: 0.1.")
+    heat_seconds: float | None = _how("--heat", "SECONDS", "Longest wait for a hot machine to cool down. Default: 300.")
+    seed: int | None = _how("--seed", "NUMBER", "Seed for the order of requests and for sampled answers. Default: 0.")
 
     def read(self) -> dict[str, Any]:
         """Returns the given options in the types of SweepOptions. Raises OptionError, PromptError."""
@@ -75,35 +85,41 @@ class SweepFlags:
 class SoakFlags:
     """The options by the names of SoakOptions' fields."""
 
-    duration: float | None = _option("--duration", "SECONDS", "Length of the soak; 600 if not given.")
+    duration: float | None = _option("--duration", "SECONDS", "Length of the soak. Default: 600.")
     streams: int | None = _option(
-        "--streams", "COUNT", "Requests at a time; 4 if not given, fewer if the daemon decodes fewer together."
+        "--streams", "COUNT", "Requests at a time. Default: 4, or fewer if the daemon decodes fewer together."
     )
     block_length: int | None = _option(
-        "--block", "TOKENS", "Tokens drafted at a time; the daemon's most if not given, 0: none."
+        "--block", "TOKENS", "Tokens drafted per step. 0: no drafts. Default: the daemon's most."
     )
     max_tokens: int | None = _option(
-        "--max-tokens", "TOKENS", "Longest answer; lengths are mixed, from an eighth of it."
+        "--max-tokens",
+        "TOKENS",
+        "Most tokens of an answer. Limits from an eighth of it upwards are mixed. Default: 256, or less.",
     )
     window_seconds: float | None = _option(
-        "--window", "SECONDS", "Length of a window of acceptance and speed; 60 if not given."
+        "--window", "SECONDS", "Length of the windows in which acceptance and speed are shown. Default: 60."
     )
     sample_seconds: float | None = _option(
-        "--every", "SECONDS", "Time between two readings of the machine; 1 if not given."
+        "--every", "SECONDS", "Time between two readings of the machine. Default: 1."
     )
-    seed: int | None = _option("--seed", "NUMBER", "Seed of the order of prompts; 0 if not given.")
+    seed: int | None = _option("--seed", "NUMBER", "Seed for the order of prompts. Default: 0.")
 
 
 @dataclass(frozen=True)
 class QualityFlags:
     """The options by the names of QualityOptions' fields."""
 
-    block_length: int | None = _option("--block", "TOKENS", "Tokens drafted at a time; the daemon's most if not given.")
+    block_length: int | None = _option("--block", "TOKENS", "Tokens drafted per step. Default: the daemon's most.")
     temperature: float | None = _option(
-        "--temperature", "NUMBER", "Sampled answers besides the greedy ones; none if not given."
+        "--temperature", "NUMBER", "Also check answers sampled at this temperature. Default: only greedy answers."
     )
-    repeats: int | None = _option("--repeat", "COUNT", "Sampled answers to each prompt; 3 if not given.")
-    seed: int | None = _option("--seed", "NUMBER", "Seed of the orders and sampled answers; 0 if not given.")
+    repeats: int | None = _option(
+        "--repeat", "COUNT", "Sampled answers to each prompt, with --temperature. Default: 3."
+    )
+    seed: int | None = _option(
+        "--seed", "NUMBER", "Seed for the order of requests and for sampled answers. Default: 0."
+    )
 
 
 @options.with_options(
@@ -112,12 +128,12 @@ class QualityFlags:
     "draftd sweep --run draftd-runs/mine --json | jq .knee.block_length",
 )
 def sweep(flags: SweepFlags, which: runs.DaemonChoice, run: runs.Run = None, json: options.Json = False) -> None:
-    """Decode the same prompts in different ways: block lengths, drafters, temperatures, requests at a time.
+    """Decode the same prompts in different ways, and compare their speed.
 
-    One option is changed at a time. Ctrl-C loses nothing that was measured: --run continues, with the same options.
-    Exits 1 if requests failed and are still missing. Figures are medians with 95 % intervals. "× AR": the ratio to
-    autoregressive decoding on the same prompts. "together": tokens a second of all concurrent requests. "p95 ms": the
-    95th percentile of the time between tokens. "length": tokens that a draft yields, with the target's own.
+    One option is varied at a time. Lists are separated by commas. Ctrl-C loses nothing that was measured: --run
+    continues. Exits 1 if requests failed and are still missing. Figures are medians with 95 % intervals. "× AR": the
+    ratio to autoregressive decoding on the same prompts. "together": tokens a second of all concurrent requests. "p95
+    ms": the 95th percentile of the time between tokens. "length": mean tokens of a step with a draft.
     """
     folder = runs.measure_stage(SweepOptions, flags.read(), run, which)
     result = Sweep.read(folder)
@@ -134,12 +150,12 @@ def sweep(flags: SweepFlags, which: runs.DaemonChoice, run: runs.Run = None, jso
     "draftd soak --run draftd-runs/mine --json | jq .resident.slope",
 )
 def soak(flags: SoakFlags, which: runs.DaemonChoice, run: runs.Run = None, json: options.Json = False) -> None:
-    """Decode without a pause, several requests at a time: does memory grow without bound, does acceptance hold?
+    """Decode several requests at a time without a pause, and check whether memory grows without bound.
 
-    Exits 1 if memory certainly grows so fast that it is used up within a week, if a request failed, or if the soak was
-    stopped early. Ctrl-C loses nothing: the run can be continued, and what was measured counts. Growth has a 95 %
-    interval. It leaves out the first quarter of each session, in which caches fill, and needs 60 readings in 60 s: with
-    fewer it says "too few samples". A window's accepted share needs 50 drafts.
+    Exits 1 if memory certainly grows fast enough to be used up within a week, if a request failed, or if the soak was
+    stopped early. Ctrl-C loses nothing that was measured: --run continues. Growth has a 95 % interval. Growth leaves
+    out the first quarter of each session, in which caches fill. With fewer than 60 readings, or less than 60 s, it is
+    "too few samples". A window shows acceptance from 50 drafts on.
     """
     folder = runs.measure_stage(SoakOptions, vars(flags), run, which)
     result = soak_result(folder)
@@ -159,10 +175,10 @@ def soak(flags: SoakFlags, which: runs.DaemonChoice, run: runs.Run = None, json:
 def quality(flags: QualityFlags, which: runs.DaemonChoice, run: runs.Run = None, json: options.Json = False) -> None:
     """Check answers to frozen JSON and tool-call prompts, with and without drafts.
 
-    Prompts whose answer is JSON are asked again with their schema, if the model's tokenizer has grammars. Exits 1 if
-    the share that passes is more than 0.5 percentage points lower with drafts, with a schema or without; if an answer
-    with a schema is not valid; if an answer is missing; if no answer passes; or if a checker fails its self-test on
-    known right and wrong answers. The answers are kept in the run, and checked again whenever the run is read.
+    Prompts whose answer is JSON are asked again with their schema, if the model's tokenizer supports grammars. Exits 1
+    if the share that passes is more than 0.5 percentage points lower with drafts, with a schema or without; if an
+    answer with a schema is not valid; if an answer is missing; if no answer passes; or if a checker fails its self-test
+    on known right and wrong answers. The answers are kept in the run, and checked again whenever the run is read.
     """
     folder = runs.measure_stage(QualityOptions, vars(flags), run, which)
     result = quality_result(folder)

@@ -23,13 +23,16 @@ ENTRY_POINTS = "draftd.commands"
 #: called.
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve.command", "Serve a model over gRPC and HTTP until SIGTERM or Ctrl-C."),
-    "follow": ("follow.command", "Be a follower of a target that several machines serve together."),
-    "generate": ("generate.command", "Stream one answer; on a terminal, without a prompt, hold a chat."),
+    "follow": ("follow.command", "Run a follower: one rank of a target that several machines serve together."),
+    "generate": ("generate.command", "Stream one answer. On a terminal, without a prompt, hold a chat."),
     "compare": ("compare.compare", "Decode the same prompts with and without drafts, and compare."),
-    "route": ("route.command", "Say which way a request would go, local, remote or both together, and why."),
+    "route": (
+        "route.command",
+        "Show where a request would be decoded (locally, remotely or by both together), and why.",
+    ),
     "status": ("status.command", "Show what a running daemon serves, how busy it is, and how well drafting works."),
     "top": ("top.command", "Watch a running daemon: throughput, acceptance, depth, level, queue, memory, heat."),
-    "depth": ("drafts.depth", "Show what drafting costs here and how often drafted tokens are accepted."),
+    "depth": ("drafts.depth", "Show what drafting costs on this machine, and how often drafted tokens are accepted."),
     "events": (
         "fallback.events",
         "Show changes of the feature flag, the fallback level and the link to the remote, oldest first.",
@@ -40,25 +43,43 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "doctor": (
         "doctor.command",
-        "Check the machine, models, ports, folders, the remote and the collector; say what the pair can do.",
+        "Check the machine, models, ports, folders, the remote and the collector. Say what the models can do.",
     ),
     "docs": ("docs.command", "List the documents that come with draftd, or print one as Markdown."),
-    "demo": ("compare.demo", "Start a daemon on the embedded pair and see its answers with and without drafts."),
-    "freeze": (HARNESS, "Write the manifest of a daemon: its models' files, programs, machine, settings."),
-    "accept": (HARNESS, "Freeze, sweep, soak, quality, gate and report, one after another."),
-    "sweep": (HARNESS, "Decode the same prompts in different ways."),
-    "soak": (HARNESS, "Decode without a pause, several requests at a time: does memory grow without bound?"),
+    "demo": (
+        "compare.demo",
+        "Start a daemon with the embedded pair of models, and show answers with and without drafts.",
+    ),
+    "freeze": (HARNESS, "Write the manifest of a daemon: its model files, programs, machine, settings."),
+    "accept": (
+        HARNESS,
+        "Judge whether a daemon is fit for production: freeze, sweep, soak, quality, gate and report in turn.",
+    ),
+    "sweep": (HARNESS, "Decode the same prompts in different ways, and compare their speed."),
+    "soak": (
+        HARNESS,
+        "Decode several requests at a time without a pause, and check whether memory grows without bound.",
+    ),
     "quality": (HARNESS, "Check answers to frozen JSON and tool-call prompts, with and without drafts."),
-    "gate": (HARNESS, "Compare a run with criteria."),
+    "gate": (HARNESS, "Judge a run by criteria."),
     "report": (HARNESS, "Write a run's report.html and report.md."),
-    "flag": ("flag.GROUP", "Read or set speculative-decoding and decoding-strategy, which act on the next request."),
+    "flag": (
+        "flag.GROUP",
+        "Show or set the flags speculative-decoding and decoding-strategy, which act on the next request.",
+    ),
     "level": ("fallback.LEVEL", "Show the fallback level and its cause, hold a level, or release it."),
-    "canary": ("fallback.CANARY", "Quality canaries: frozen prompts with checks, with and without drafts."),
-    "prefix": ("prefix.GROUP", "Beginnings of texts that a running daemon keeps on disk under a name."),
-    "draft": ("drafts.GROUP", "The draft model of a running daemon."),
+    "canary": (
+        "fallback.CANARY",
+        "Run the quality canaries: frozen prompts whose answers are checked, with and without drafts.",
+    ),
+    "prefix": (
+        "prefix.GROUP",
+        "Pin, list or drop prefixes: beginnings of texts that a daemon keeps on disk under a name.",
+    ),
+    "draft": ("drafts.GROUP", "Reload the draft model of a running daemon."),
     "dashboards": (
         "dashboards.GROUP",
-        "The dashboards and alert rules that come with draftd, and how to put them into a Grafana.",
+        "Put the dashboards and alert rules that come with draftd into a Grafana.",
     ),
 }
 
@@ -124,9 +145,9 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Serves an MLX language model over gRPC with speculative or autoregressive decoding.
+    """Serve an MLX language model over gRPC and HTTP, with speculative or autoregressive decoding.
 
-    Start with [bold]draftd demo[/], or with [bold]draftd serve[/] in one terminal and
+    Start with [bold]draftd demo[/]. Or run [bold]draftd serve[/] in one terminal and
     [bold]draftd generate "What is the capital of France?"[/] in another.
     """
 

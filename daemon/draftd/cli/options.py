@@ -33,19 +33,42 @@ decoding = partial(typer.Option, rich_help_panel="How to decode")
 
 PATIENCE = 600.0
 
-Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait while the model loads; 0: do not wait.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+Wait = Annotated[
+    float, typer.Option("--wait", min=0, help="Longest wait in seconds while the model loads. 0: no wait.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Patience = Annotated[
     float,
-    typer.Option("--timeout", metavar="SECONDS", min=0.1, max=86_400.0, help="Longest wait; what was begun continues."),
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        max=86_400.0,
+        help="Longest wait for the result. After it the command fails, and the daemon finishes its work.",
+    ),
 ]
-Config = Annotated[Path | None, typer.Option("--config", "-c", envvar="DRAFTD_CONFIG", help="Settings in TOML.")]
+Config = Annotated[Path | None, typer.Option("--config", "-c", envvar="DRAFTD_CONFIG", help="TOML file with settings.")]
 Assignments = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Value of a setting, such as engine.max_batch=4. Secrets are refused. May be repeated.",
+    ),
 ]
-AdapterPath = Annotated[Path | None, models("--adapter-path", help="LoRA adapter of the model: folder or hub id.")]
+AdapterPath = Annotated[
+    Path | None,
+    models(
+        "--adapter-path", help="LoRA adapter of the model: folder or hub id. Unset: the setting model.adapter_path."
+    ),
+]
 Token = Annotated[
-    str | None, which_daemon("--token", envvar="DRAFTD_TOKEN", help="Bearer token. Better set the variable.")
+    str | None,
+    which_daemon(
+        "--token",
+        envvar="DRAFTD_TOKEN",
+        help="Bearer token of the daemon. Prefer the variable: options are visible in the list of processes.",
+    ),
 ]
 TlsCa = Annotated[
     str | None,
@@ -53,13 +76,28 @@ TlsCa = Annotated[
         "--tls-ca",
         metavar="FILE|system",
         envvar="DRAFTD_TLS_CA",
-        help="Authority (PEM) of the daemon's certificate; turns TLS on.",
+        help="Certificate authority (PEM) of the daemon's certificate; system: those that this machine trusts. "
+        "Turns TLS on.",
     ),
 ]
-MaxTokens = Annotated[int | None, sampling("--max-tokens", "-n", max=_INT32, help="Longest answer.")]
-Temperature = Annotated[float, sampling("--temperature", "-t", help="0 is greedy.")]
+Picture = Annotated[Path | None, typer.Option("--save", help="Save the last screen to this file, as an SVG picture.")]
+MaxTokens = Annotated[
+    int | None,
+    sampling("--max-tokens", "-n", max=_INT32, help="Most tokens of an answer. Unset: the daemon's default."),
+]
+MaxTokensEach = Annotated[
+    int | None,
+    sampling("--max-tokens", "-n", max=_INT32, help="Most tokens of an answer. Unset: each prompt's own limit."),
+]
+Temperature = Annotated[float, sampling("--temperature", "-t", help="Sampling temperature. 0: greedy decoding.")]
 Seed = Annotated[
-    int | None, sampling("--seed", min=0, max=2**64 - 1, help="Same seed, same text, with drafts or without.")
+    int | None,
+    sampling(
+        "--seed",
+        min=0,
+        max=2**64 - 1,
+        help="Seed for sampling: the same seed gives the same text, with drafts or without. Unset: random.",
+    ),
 ]
 Workload = Annotated[
     WorkloadClass,
@@ -67,20 +105,23 @@ Workload = Annotated[
         "--workload",
         "-w",
         metavar="CLASS",
-        help="Kind of text: code, tool_call, chat, prose or edit.",
+        help="Kind of text: code, tool_call, chat, prose or edit. Flags, routing and estimates use it. "
+        "Unset: unspecified.",
         show_default=False,
     ),
 ]
-Caller = Annotated[str, decoding("--caller", help="Key that the feature flag may target.")]
+Caller = Annotated[
+    str, decoding("--caller", help="Name of the caller, for the rules of the flags and for remote.local_callers.")
+]
 
 
 @dataclass(frozen=True)
 class DaemonOptions:
     """A running daemon, and how to reach it."""
 
-    target: Annotated[str, which_daemon("--target", envvar="DRAFTD_TARGET", help="Daemon's host:port.")] = (
-        "127.0.0.1:50551"
-    )
+    target: Annotated[
+        str, which_daemon("--target", envvar="DRAFTD_TARGET", help="host:port of the running daemon.")
+    ] = "127.0.0.1:50551"
     token: Token = field(default=None, repr=False)
     tls_ca: TlsCa = None
 
@@ -112,9 +153,15 @@ class ServeOptions:
     """The models and other settings of a daemon to start."""
 
     model: Annotated[
-        str | None, models("--model", help="Model to serve: folder or hub id. Unset: the embedded pair.")
+        str | None,
+        models(
+            "--model", help="Model to serve: folder or hub id. Unset: the setting model.path, or the embedded pair."
+        ),
     ] = None
-    draft_model: Annotated[str | None, models("--draft-model", help="Its draft: folder or hub id.")] = None
+    draft_model: Annotated[
+        str | None,
+        models("--draft-model", help="Draft model of --model: folder or hub id. Unset: the setting model.draft_path."),
+    ] = None
     config: Config = None
     assignments: Assignments = None
     argument: Annotated[str | None, typer.Argument(hidden=True)] = None
@@ -132,15 +179,29 @@ class DraftOptions:
     """How to draft. None leaves it to the daemon."""
 
     max_draft_tokens: Annotated[
-        int | None, decoding("--max-draft-tokens", max=_INT32, help="Most tokens drafted at a time.")
+        int | None,
+        decoding(
+            "--max-draft-tokens",
+            max=_INT32,
+            help="Most tokens drafted in one step. 0: no drafts. Unset: the daemon's engine.max_draft_tokens.",
+        ),
     ] = None
     drafter: Annotated[
         DrafterName | None,
-        decoding("--drafter", metavar="NAME", help="draft_model, light_draft_model or prompt_lookup."),
+        decoding(
+            "--drafter",
+            metavar="NAME",
+            help="Drafter: draft_model, light_draft_model or prompt_lookup. Unset: the daemon's model.drafter.",
+        ),
     ] = None
     depth_mode: Annotated[
         DepthMode | None,
-        decoding("--depth-mode", metavar="MODE", help="automatic (as many tokens as pay) or fixed (always the most)."),
+        decoding(
+            "--depth-mode",
+            metavar="MODE",
+            help="Tokens drafted in a step. automatic: as many as pay; fixed: always the most allowed. "
+            "Unset: the daemon's engine.depth_mode.",
+        ),
     ] = None
 
 
@@ -152,13 +213,36 @@ class RouteOptions:
 
     strategy: Annotated[
         Strategy | None,
-        decoding("--strategy", metavar="WAY", help="local, remote, speculative (draft here, verify there) or auto."),
+        decoding(
+            "--strategy",
+            metavar="STRATEGY",
+            help="Where to decode: local, remote, speculative (draft locally, verify at the remote) or auto. "
+            "Unset: as the flag decoding-strategy says.",
+        ),
     ] = None
     quality: Annotated[
-        Quality | None, decoding("--quality", metavar="CLASS", help="Least class: draft, standard or professional.")
+        Quality | None,
+        decoding(
+            "--quality",
+            metavar="CLASS",
+            help="Lowest quality class accepted: draft, standard or professional. Unset: standard, if possible.",
+        ),
     ] = None
-    max_seconds: Annotated[float | None, decoding("--max-seconds", help="Of the whole answer, if possible.")] = None
-    max_cost: Annotated[float | None, decoding("--max-cost", help="Of the whole answer, if possible.")] = None
+    max_seconds: Annotated[
+        float | None,
+        decoding(
+            "--max-seconds",
+            help="Wanted limit on the seconds of the whole answer. If no strategy keeps it, the closest one answers.",
+        ),
+    ] = None
+    max_cost: Annotated[
+        float | None,
+        decoding(
+            "--max-cost",
+            help="Wanted limit on the cost of the whole answer, in the daemon's currency. If no strategy keeps it, "
+            "the closest one answers.",
+        ),
+    ] = None
 
     def ask_arguments(self) -> dict[str, Any]:
         """Returns the options as arguments of `client.Ask`."""

@@ -72,27 +72,30 @@ _DEMO: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 def compare(
     daemon: options.DaemonOptions,
     drafting: options.DraftOptions,
-    prompt: Annotated[list[str] | None, typer.Argument(help="Prompts. Unset: the package's held-out ones.")] = None,
+    prompt: Annotated[list[str] | None, typer.Argument(help="Prompts. Unset: held-out prompts of draftd.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Prompts: one a line, or .jsonl with messages.")
+        Path | None, typer.Option("--file", "-f", help="File with prompts, one per line; .jsonl: one chat per line.")
     ] = None,
-    each: Annotated[int, typer.Option("--each", min=1, help="Held-out prompts of each workload class.")] = 3,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="How often each pair is run.")] = 1,
+    each: Annotated[
+        int, typer.Option("--each", min=1, help="Held-out prompts of each workload class, if you give no prompts.")
+    ] = 3,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="How often each prompt is decoded in both ways.")] = 1,
     strategies: Annotated[
-        str | None, typer.Option("--strategies", metavar="WAYS", help="Compare these: local, remote, speculative.")
+        str | None,
+        typer.Option("--strategies", metavar="LIST", help="Compare these strategies, as in local,remote,speculative."),
     ] = None,
     workload: options.Workload = WorkloadClass.UNSPECIFIED,
-    max_tokens: options.MaxTokens = None,
+    max_tokens: options.MaxTokensEach = None,
     temperature: options.Temperature = 0.0,
     seed: options.Seed = None,
     json: options.Json = False,
 ) -> None:
     """Decode the same prompts with and without drafts, and compare. Exits 1 if a greedy pair of texts differs.
 
-    Pairs of figures are autoregressive → speculative. Gap p95 is the 95th percentile of the time between chunks; tokens
-    per draft is a mean. With --strategies, each strategy decodes the prompts instead; seconds, quality class and cost
-    of the answers are compared. The embedded pair was not trained to edit: it gets prompts of the workload class edit
-    only with --workload edit.
+    A pair of figures is autoregressive → speculative. "Gap p95" is the 95th percentile of the time between chunks,
+    "tokens per draft" a mean. With --strategies, each strategy decodes the prompts instead, and seconds, quality class
+    and cost of the answers are compared. The embedded pair was not trained to edit: it gets prompts of the workload
+    class edit only with --workload edit.
     """
     ways = None if strategies is None else by_strategy.chosen_ways(strategies)
     own = prompts.from_texts(prompt or []) + (prompts.from_file(file) if file is not None else [])
@@ -278,25 +281,25 @@ def _row(name: str, s: Mapping[str, Any]) -> tuple[str, ...]:
 )
 def demo(
     each: Annotated[
-        int | None, typer.Option("--each", min=1, help="Prompts of each workload class. Unset: 6, and 1 of ranks.")
+        int | None, typer.Option("--each", min=1, help="Prompts of each workload class. Unset: 6, or 1 with --ranks.")
     ] = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", help="Longest answer.")] = None,
+    max_tokens: options.MaxTokensEach = None,
     max_draft_tokens: Annotated[
-        int | None, typer.Option("--max-draft-tokens", min=1, help="Most tokens drafted at a time.")
+        int | None,
+        typer.Option("--max-draft-tokens", min=1, help="Most tokens drafted in one step. Unset: the default."),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Another target to show.")] = None,
-    draft_model: Annotated[str | None, typer.Option("--draft-model", help="Its draft.")] = None,
-    ranks: Annotated[
-        int, typer.Option("--ranks", min=1, max=8, help="Processes that share the target; slower on one machine.")
-    ] = 1,
-    save: Annotated[Path | None, typer.Option("--save", help="Also save the screen as a picture (.svg).")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Folder or hub id. Unset: the embedded pair.")] = None,
+    draft_model: Annotated[
+        str | None, typer.Option("--draft-model", help="Draft of --model: folder or hub id.")
+    ] = None,
+    ranks: Annotated[int, typer.Option("--ranks", min=1, max=8, help="Processes that share the target.")] = 1,
+    save: options.Picture = None,
 ) -> None:
-    """Start a daemon on the embedded pair and see its answers with and without drafts.
+    """Start a daemon with the embedded pair of models, and show answers with and without drafts.
 
     Takes about half a minute. Ends with one line of JSON; exits 1 if any pair of texts differs. With --ranks above 1, a
-    daemon with a single process decodes the prompts first, both must give the same texts, and --each is 1 if unset.
-
-    The embedded pair was not trained to edit. A model given by --model also gets prompts of the class edit.
+    daemon with a single process decodes the prompts first, and both daemons must give the same texts. The embedded pair
+    was not trained to edit: only a model given by --model gets prompts of the class edit.
     """
     each = each or (6 if ranks == 1 else 1)
     began = time.monotonic()

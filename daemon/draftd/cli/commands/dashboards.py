@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,19 +24,39 @@ _what = partial(typer.Option, rich_help_panel="What to send")
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
+def _data_source(kind: str) -> Any:
+    """Returns the option that names a data source."""
+    return _what(f"--{kind}", metavar="UID", help=f"UID of the {kind.title()} data source. Unset: the only one.")
+
+
 @dataclass(frozen=True)
 class GrafanaOptions:
     """A Grafana, and how to reach it."""
 
-    url: Annotated[str | None, _where("--url", envvar="GRAFANA_URL", help="Address of its start page.")] = None
+    url: Annotated[str | None, _where("--url", envvar="GRAFANA_URL", help="Address of Grafana's start page.")] = None
     token_file: Annotated[
-        Path | None, _where("--token-file", metavar="FILE", help="Token, instead of GRAFANA_TOKEN.")
+        Path | None,
+        _where(
+            "--token-file",
+            metavar="FILE",
+            help="File with a service account's token. Unset: the variable GRAFANA_TOKEN.",
+        ),
     ] = None
-    tls_ca: Annotated[Path | None, _where("--tls-ca", metavar="FILE", help="Authority (PEM) to trust.")] = None
+    tls_ca: Annotated[
+        Path | None,
+        _where(
+            "--tls-ca",
+            metavar="FILE",
+            help="Certificate authority (PEM) of Grafana's certificate. Unset: public ones.",
+        ),
+    ] = None
     insecure_http: Annotated[
-        bool, _where("--insecure-http", help="Send credentials over plain http to another machine.")
+        bool,
+        _where("--insecure-http", help="Allow sending the credentials unencrypted, over http, to another machine."),
     ] = False
-    timeout: Annotated[float, _where("--timeout", min=0.1, max=600, help="Seconds for each call.")] = 10.0
+    timeout: Annotated[
+        float, _where("--timeout", min=0.1, max=600, help="Longest wait in seconds for each of Grafana's answers.")
+    ] = 10.0
 
     def connect(self) -> Grafana:
         """Returns the client; nothing is sent yet. Raises FieldError."""
@@ -58,9 +78,9 @@ class GrafanaOptions:
 )
 def push(
     target: GrafanaOptions,
-    prometheus: Annotated[str | None, _what("--prometheus", metavar="UID", help="Data source.")] = None,
-    tempo: Annotated[str | None, _what("--tempo", metavar="UID", help="Data source.")] = None,
-    loki: Annotated[str | None, _what("--loki", metavar="UID", help="Data source.")] = None,
+    prometheus: Annotated[str | None, _data_source("prometheus")] = None,
+    tempo: Annotated[str | None, _data_source("tempo")] = None,
+    loki: Annotated[str | None, _data_source("loki")] = None,
     webhook_url: Annotated[
         str, _what("--webhook-url", envvar="DRAFTD_WEBHOOK_URL", help="The daemon's webhook, as Grafana reaches it.")
     ] = DEFAULT_WEBHOOK,
@@ -68,15 +88,17 @@ def push(
         str, _what("--docs-url", envvar="DRAFTD_DOCS_URL", help="Address of the documentation that alerts link to.")
     ] = DOCS_URL,
     renew_secret: Annotated[
-        bool, _what("--renew-secret", help="Send DRAFTD_WEBHOOK_SECRET again, after it changed.")
+        bool, _what("--renew-secret", help="Send DRAFTD_WEBHOOK_SECRET again. Needed after it has changed.")
     ] = False,
-    route: Annotated[bool, _what("--route", help="Add draftd's route to the notification policies.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference; change nothing.")] = False,
+    route: Annotated[
+        bool, _what("--route", help="Add a notification policy that sends alerts with a fallback level to the daemon.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
 ) -> None:
-    """Put draftd's dashboards, alert rules and contact point into a Grafana. What others made there is not changed.
+    """Put draftd's dashboards, alert rules and contact point into a Grafana. Objects that others made are not changed.
 
-    A second push finds nothing to do. The credentials are GRAFANA_TOKEN, --token-file, or GRAFANA_USER and
-    GRAFANA_PASSWORD; the webhook's secret is DRAFTD_WEBHOOK_SECRET.
+    If nothing has changed since the last push, nothing is sent. The credentials are GRAFANA_TOKEN, --token-file, or
+    GRAFANA_USER and GRAFANA_PASSWORD; the webhook's secret is DRAFTD_WEBHOOK_SECRET.
     """
     # Imported here: they need the extra `grafana`.
     from draftd.cli.grafana.client import checked_url

@@ -14,7 +14,9 @@ from draftd.errors import ConfigError
 
 @options.with_options("draftd docs", "draftd docs getting-started", "draftd docs configuration | less")
 def command(
-    name: Annotated[str | None, typer.Argument(help="A document's name, such as getting-started.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Document to print, such as getting-started. Unset: list all.")
+    ] = None,
 ) -> None:
     """List the documents that come with draftd, or print one as Markdown."""
     folder = Path(draftd.__file__).parent / "docs"

@@ -44,15 +44,18 @@ _CONNECT_SECONDS = 2.0
 def command(
     served: options.ServeOptions,
     adapter_path: options.AdapterPath = None,
-    port: Annotated[int | None, typer.Option("--port", help="As for serve.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port of the gRPC server, as for draftd serve.")] = None,
     hostfile: Annotated[
         Path | None,
-        typer.Option("--hostfile", help="Check these machines too, and the links between them; as for serve."),
+        typer.Option(
+            "--hostfile",
+            help="Also check the machines in this file and the links between them. The file is as for draftd serve.",
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Check the machine, models, ports, folders, the remote and the collector; say what the pair can do. Exits 1 when
-    something is wrong. Reads no weights, unless there is a hostfile: then the weights of all machines are compared."""
+    """Check the machine, models, ports, folders, the remote and the collector. Say what the models can do. Exits 1 if
+    something is wrong. Weights are read only with a hostfile, to compare the files of all machines."""
     named = {"model.adapter_path": adapter_path, "server.port": port}
     findings = examine(partial(served.settings, named | {"distributed.hostfile": hostfile}))
     if json:

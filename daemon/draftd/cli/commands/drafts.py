@@ -21,17 +21,17 @@ _FEW = 0.5  # trials: with fewer, a position's acceptance is a guess
 def reload(
     daemon: options.DaemonOptions,
     new: Annotated[
-        bool, typer.Option("--new", help="This is another draft: what was learnt from the old one is forgotten.")
+        bool, typer.Option("--new", help="The files hold another draft model: forget what was learnt from the old one.")
     ] = False,
     json: options.Json = False,
     timeout: options.Patience = options.PATIENCE,
 ) -> None:
-    """Read the draft's weights again from where they were loaded, without a gap in service.
+    """Read the draft model's weights again from the same files, without interrupting service.
 
-    Weights that cannot be read are refused with the reason, and the ones in use stay.
+    If the new weights cannot be read, the command says why, and the weights in use stay.
 
-    A repaired draft must be as good as before: its acceptance is compared with the learnt baseline. With --new it is
-    another draft and is not compared; baselines from a file stay.
+    Acceptance with the new weights is compared with the baseline learnt before. With --new the learnt baselines are
+    discarded first; baselines from the file fallback.baseline stay.
     """
     with daemon.connect() as client:
         reply = client.reload_draft(forget=new, timeout=timeout)
@@ -44,7 +44,7 @@ def reload(
 
 @options.with_options("draftd depth", "draftd depth --json | jq '.yields[] | {workload, depth}'")
 def depth(daemon: options.DaemonOptions, json: options.Json = False) -> None:
-    """Show what drafting costs here and how often drafted tokens are accepted, as the daemon has learnt it.
+    """Show what drafting costs on this machine, and how often drafted tokens are accepted, as the daemon has learnt it.
 
     The first table shows, by number of drafted tokens, the time of a speculative step over that of a step without
     drafts: `measured` by this process, `learnt` from requests since, or `guessed` from an earlier process or other

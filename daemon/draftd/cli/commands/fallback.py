@@ -25,7 +25,7 @@ _NAME = 11  # columns
 
 @options.with_options("draftd level", "draftd level hold autoregressive --for 30m", "draftd level release")
 def _level(context: typer.Context, daemon: options.DaemonOptions, json: options.Json = False) -> None:
-    """Show the fallback level and its cause, hold a level, or release it. The default is [bold]get[/]."""
+    """Show the fallback level and its cause, hold a level, or release it. Without a subcommand, [bold]get[/] runs."""
     if context.invoked_subcommand is None:
         _show(daemon, json)
         return
@@ -36,7 +36,8 @@ def _level(context: typer.Context, daemon: options.DaemonOptions, json: options.
 
 
 def _show(daemon: options.DaemonOptions, json: options.Json = False) -> None:
-    """Show the level, since when and why, what asks for another level, and what comes next."""
+    """Show the fallback level, since when and why it applies, which signals ask for another level, and what comes
+    next."""
     with daemon.connect() as client:
         state = client.level()
         if json:
@@ -56,19 +57,26 @@ def hold(
         Literal["full", "short_block", "light_draft", "autoregressive", "speculative", "streaming", "local"],
         typer.Argument(
             metavar="LEVEL",
-            help="full, short_block, light_draft or autoregressive; of the remote: speculative, streaming or local.",
+            help="Level of drafting: full, short_block, light_draft or autoregressive. Or level of the remote: "
+            "speculative, streaming or local.",
         ),
     ],
     for_: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="30s, 30m, 2h, 1d … Unset: until it is released.")
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="How long to hold the level: 30s, 30m, 2h, 1d, at most 30d. Unset: until it is released.",
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:
     """Set the level and keep it, whatever the signals ask for.
 
-    The remote's levels: it verifies drafts (speculative), decodes by itself (streaming), or is not used (local).
+    At its levels, the remote verifies drafts (speculative), decodes by itself (streaming), or is not used (local).
 
-    A hold acts on the next request and survives a restart of the daemon. Only the flag outranks it.
+    A hold acts on the next request and survives a restart of the daemon. Only the flag speculative-decoding outranks
+    it.
     """
     seconds = None if for_ is None else parse_hold_time(for_)
     of_remote = level.upper() in RemoteLevel.__members__
@@ -91,8 +99,8 @@ def hold(
 
 @options.with_options("draftd level release")
 def release(daemon: options.DaemonOptions, json: options.Json = False) -> None:
-    """End the hold of the ladder, and that of the remote. If the hold had lowered the level, the level from before the
-    hold returns at once, unless a signal asks for a lower one."""
+    """End the hold of the level of drafting, and the hold of the remote's level. If the hold had lowered the level, the
+    level from before the hold returns at once, unless a signal asks for a lower one."""
     with daemon.connect() as client:
         reply = client.release_level()
     if json:
@@ -143,15 +151,17 @@ def parse_hold_time(text: str) -> float:
 )
 def events(
     daemon: options.DaemonOptions,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new events, until Ctrl-C.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many of the latest events.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new events until Ctrl-C.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=1000, help="How many of the latest events to show.")
+    ] = 20,
     since: Annotated[
-        int, typer.Option("--since", metavar="NUMBER", min=0, help="Only events after the one with this number.")
+        int, typer.Option("--since", metavar="NUMBER", min=0, help="Show only events after the one with this number.")
     ] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per event.")] = False,
 ) -> None:
-    """Show changes of the feature flag, the fallback level and the link to the remote, oldest first: when, from what to
-    what, and why."""
+    """Show changes of the feature flag, the fallback level and the link to the remote, oldest first: when, from which
+    value to which, and why."""
     show: Callable[[pb.Transition], None] = output.print_json if json else _print_event
     with daemon.connect() as client:
         last = since
@@ -201,9 +211,9 @@ def probe(
 ) -> None:
     """Decode a few prompts at a higher level, and say whether the daemon may step up to it.
 
-    The daemon does so by itself before each step up. It tests the next level up, but passes over levels whose drafter
-    failed a probe since the last step. Once all have failed, it tests the next level up again. Exit code 1 unless the
-    verdict is good.
+    The daemon also probes by itself before each step up. A probe tests the next level up, but skips levels whose
+    drafter failed a probe since the last step. If the drafters of all higher levels have failed, it tests the next
+    level up again. Exit code 1 unless the verdict is good.
     """
     with daemon.connect() as client:
         reply = client.probe(timeout=timeout)
@@ -231,7 +241,7 @@ def run_canaries(
 ) -> None:
     """Run the quality canaries now: each prompt autoregressively and speculatively, each text checked and compared.
 
-    The daemon does so on a schedule too; a bad run steps it down. Exit code 1 unless the verdict is good.
+    The daemon also runs them on a schedule, and stops drafting after a bad run. Exit code 1 unless the verdict is good.
     """
     with daemon.connect() as client:
         reply = client.canaries(timeout=timeout)

@@ -24,17 +24,22 @@ _STRATEGY = "decoding-strategy"
 def get(
     daemon: options.DaemonOptions,
     key: Annotated[
-        Literal["speculative-decoding", "decoding-strategy"] | None, typer.Argument(help="One of them. Unset: both.")
+        Literal["speculative-decoding", "decoding-strategy"] | None, typer.Argument(help="Flag to show. Unset: both.")
     ] = None,
     workload: options.Workload = WorkloadClass.UNSPECIFIED,
     caller: options.Caller = "",
     prompt_tokens: Annotated[
         int,
-        options.decoding("--prompt-tokens", min=0, max=2**31 - 1, help="For decoding-strategy: the prompt's length."),
+        options.decoding(
+            "--prompt-tokens",
+            min=0,
+            max=2**31 - 1,
+            help="Length of the prompt in tokens, for the rules of decoding-strategy.",
+        ),
     ] = 0,
     json: options.Json = False,
 ) -> None:
-    """Show the flags, and their values for a given workload and caller."""
+    """Show the flags, and the values that a request with this workload, caller and prompt length would get."""
     with daemon.connect() as client:
         replies = [
             client.get_flag(workload=workload, caller=caller, key=name, prompt_tokens=prompt_tokens)
@@ -71,11 +76,11 @@ def set_(
     variant: Annotated[
         Literal["on", "off", "local", "remote", "speculative", "auto"],
         typer.Argument(
-            help="For speculative-decoding: on, off. For decoding-strategy: local, remote, speculative, auto."
+            help="on or off for speculative-decoding; local, remote, speculative or auto for decoding-strategy."
         ),
     ],
 ) -> None:
-    """Set a flag's default variant. Targeting rules in its file still win over it."""
+    """Set the default variant of a flag. Targeting rules in the flag's file outrank the default."""
     with daemon.connect() as client:
         reply = client.set_flag(variant, key="" if variant in ("on", "off") else _STRATEGY)
     now, before = reply.flag.default_variant, reply.previous_variant

@@ -17,29 +17,35 @@ _group = partial(typer.Option, rich_help_panel="Which group")
     "draftd follow --address 10.0.0.1:7490 --rank 1 --ranks 2 --model ./Qwen3-32B-4bit",
 )
 def command(
-    address: Annotated[str, _group("--address", metavar="HOST:PORT", help="Where rank 0 listens for followers.")],
-    rank: Annotated[int, _group("--rank", min=1, max=63, help="Which of the group this is.")],
-    ranks: Annotated[int, _group("--ranks", min=0, max=64, help="How many there are; unset: rank 0 knows.")] = 0,
+    address: Annotated[
+        str, _group("--address", metavar="HOST:PORT", help="Address and port on which rank 0 waits for followers.")
+    ],
+    rank: Annotated[int, _group("--rank", min=1, max=63, help="Number of this rank. Rank 0 is the daemon.")],
+    ranks: Annotated[
+        int, _group("--ranks", min=0, max=64, help="Number of ranks in the group. 0: as rank 0 says.")
+    ] = 0,
     model: Annotated[
         str | None,
-        options.models("--model", help="The model that rank 0 serves: folder or hub id. Unset: the nano pair's."),
+        options.models("--model", help="Model of rank 0: folder or hub id. Unset: model.path, or the embedded target."),
     ] = None,
     adapter_path: options.AdapterPath = None,
     config: options.Config = None,
     assignments: options.Assignments = None,
     patience: Annotated[
-        float | None, _group("--patience", min=0, help="Seconds for which rank 0 may be out of reach. Unset: for ever.")
+        float | None, _group("--patience", min=0, help="Seconds for which rank 0 may be unreachable. Unset: no limit.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", hidden=True)] = False,
     with_input: Annotated[bool, typer.Option("--with-input", hidden=True)] = False,
-    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning, error.")] = None,
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", help="Lowest severity to log: debug, info, warning or error.")
+    ] = None,
 ) -> None:
-    """Be a follower of a target that several machines serve together.
+    """Run a follower: one rank of a target that several machines serve together.
 
     The follower executes the records of rank 0 until rank 0 ends the group. If the group is lost, the follower joins
-    again. Without --model, the target is that of the nano pair, which is embedded in draftd.
+    again.
 
-    `draftd serve --hostfile` starts followers itself, unless distributed.start is off.
+    `draftd serve --hostfile` starts followers by itself, unless distributed.start is off.
     """
     overrides = {"model.adapter_path": adapter_path, "log.level": log_level}
     served = options.ServeOptions(model=model, config=config, assignments=assignments)

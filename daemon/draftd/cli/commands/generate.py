@@ -34,12 +34,24 @@ class SamplingOptions:
 
     max_tokens: options.MaxTokens = None
     temperature: options.Temperature = 0.0
-    top_p: Annotated[float, options.sampling("--top-p", help="1 is off.")] = 1.0
-    top_k: Annotated[int, options.sampling("--top-k", max=2**31 - 1, help="0 is off.")] = 0
-    min_p: Annotated[float, options.sampling("--min-p", help="0 is off.")] = 0.0
+    top_p: Annotated[
+        float,
+        options.sampling(
+            "--top-p", help="Sample only from the likeliest tokens that together have this probability. 1: off."
+        ),
+    ] = 1.0
+    top_k: Annotated[
+        int, options.sampling("--top-k", max=2**31 - 1, help="Sample only from this many likeliest tokens. 0: off.")
+    ] = 0
+    min_p: Annotated[
+        float,
+        options.sampling(
+            "--min-p", help="Sample only tokens with at least this share of the likeliest token's probability. 0: off."
+        ),
+    ] = 0.0
     seed: options.Seed = None
     stop: Annotated[
-        list[str] | None, options.sampling("--stop", help="Text that ends the answer; may be repeated.")
+        list[str] | None, options.sampling("--stop", help="Text that ends the answer. May be repeated.")
     ] = None
 
     def ask_arguments(self) -> dict[str, Any]:
@@ -55,7 +67,11 @@ class PlanOptions:
     mode: Annotated[
         ModePreference,
         options.decoding(
-            "--mode", "-m", metavar="MODE", help="auto (the daemon decides), speculative or autoregressive."
+            "--mode",
+            "-m",
+            metavar="MODE",
+            help="How to decode: speculative (refused if not possible), autoregressive (no drafts) or auto "
+            "(the daemon decides).",
         ),
     ] = ModePreference.AUTO
     workload: options.Workload = WorkloadClass.UNSPECIFIED
@@ -69,12 +85,17 @@ class FormatOptions:
     schema: Annotated[
         str | None,
         options.sampling(
-            "--schema", metavar="FILE", help="The answer is JSON that this JSON schema allows; - is stdin."
+            "--schema",
+            metavar="FILE",
+            help="File with a JSON schema that the answer must match. -: read it from stdin.",
         ),
     ] = None
-    regex: Annotated[str | None, options.sampling("--regex", help="The answer matches this as a whole.")] = None
+    regex: Annotated[
+        str | None, options.sampling("--regex", help="Regular expression that the whole answer must match.")
+    ] = None
     choice: Annotated[
-        list[str] | None, options.sampling("--choice", help="The answer is one of these texts; may be repeated.")
+        list[str] | None,
+        options.sampling("--choice", help="One of the allowed answers. Repeat the option for each of them."),
     ] = None
 
 
@@ -94,18 +115,20 @@ def command(
     drawing: SamplingOptions,
     formatting: FormatOptions,
     prompt: Annotated[
-        list[str] | None, typer.Argument(help="The prompt; else stdin is read, or a chat begins.")
+        list[str] | None,
+        typer.Argument(help="Prompt. Several words are joined. Unset: stdin is read or, on a terminal, a chat begins."),
     ] = None,
-    system: Annotated[str | None, typer.Option("--system", help="A system message before the prompt.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Tokenise the prompt without a chat template.")] = False,
+    system: Annotated[str | None, typer.Option("--system", help="System message before the prompt.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Tokenise the prompt without the model's chat template.")] = False,
     highlight: Annotated[
         bool,
-        typer.Option("--highlight", help="Mark what was drafted and accepted, and what a remote model chose."),
+        typer.Option("--highlight", help="Mark drafted tokens that were accepted, and tokens of a remote model."),
     ] = False,
     wait: options.Wait = 300.0,
     json: options.Json = False,
 ) -> None:
-    """Stream one answer; on a terminal, without a prompt, hold a chat. A line of figures goes to stderr."""
+    """Stream one answer. On a terminal, without a prompt, hold a chat. Each answer's figures go to stderr, in one
+    line."""
     wanted = _format(formatting.schema, formatting.regex, formatting.choice, bool(prompt))
     talks = not prompt and not json and all(one.isatty() for one in (sys.stdin, sys.stdout))
     text = "" if talks else " ".join(prompt or []) or _stdin()

@@ -15,11 +15,14 @@ from draftd.errors import ConfigError
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
 
-Name = Annotated[str, typer.Argument(help="Letters, digits, underscores, dots and dashes, at most 64.")]
-Source = Annotated[Path | None, typer.Option("--file", metavar="FILE", help="A text from a file, used as it is.")]
+Name = Annotated[str, typer.Argument(help="Name of the pin: at most 64 letters, digits, underscores, dots and dashes.")]
+Source = Annotated[
+    Path | None,
+    typer.Option("--file", metavar="FILE", help="File with the text of the prefix, used without a chat template."),
+]
 Chat = Annotated[
     Path | None,
-    typer.Option("--chat", metavar="FILE.json", help='Messages: [{"role": "system", "content": "…"}, …]'),
+    typer.Option("--chat", metavar="FILE.json", help='File of messages: [{"role": "system", "content": "…"}, …]'),
 ]
 _MESSAGES = 'JSON: a list of messages, each {"role": "…", "content": "…"}, or {"messages": […]}'
 
@@ -30,7 +33,9 @@ _MESSAGES = 'JSON: a list of messages, each {"role": "…", "content": "…"}, o
 def pin(
     daemon: options.DaemonOptions,
     name: Name,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="A text, used as it is.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", help="Text of the prefix, used without a chat template.")
+    ] = None,
     file: Source = None,
     chat: Chat = None,
     json: options.Json = False,
@@ -80,7 +85,7 @@ def list_(daemon: options.DaemonOptions, json: options.Json = False) -> None:
 
 @options.with_options("draftd prefix drop support")
 def drop(daemon: options.DaemonOptions, name: Name) -> None:
-    """Drop a pin. Its files are deleted, or stay as long as engine.prefix_disk_bytes has room."""
+    """Drop a pin. Its files are deleted, unless engine.prefix_disk_bytes has room to keep them as unpinned prefixes."""
     with daemon.connect() as client:
         client.drop_prefix(name)
     print(f"{name}: dropped")

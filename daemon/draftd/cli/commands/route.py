@@ -25,17 +25,19 @@ _COLUMNS = ("way", "class", "seconds", "load", "queue", "prefill", "decode", "tr
 def command(
     daemon: options.DaemonOptions,
     routing: options.RouteOptions,
-    prompt: Annotated[list[str], typer.Argument(help="The prompt.")],
+    prompt: Annotated[list[str], typer.Argument(help="Prompt. Several words are joined.")],
     max_tokens: options.MaxTokens = None,
     workload: options.Workload = WorkloadClass.UNSPECIFIED,
     caller: options.Caller = "",
-    explain: Annotated[bool, typer.Option("--explain", help="Show what each way would take and cost.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also show the estimated time and cost of each strategy.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
-    """Say which way a request would go, local, remote or both together, and why. Nothing is decoded.
+    """Show where a request would be decoded (locally, remotely or by both together), and why. Nothing is decoded.
 
-    Seconds to the complete answer are estimated. * marks a throughput that recent answers showed; others are computed
-    from the costs of steps. Exits 1 if the request would be refused.
+    Seconds are an estimate for the complete answer. * marks a throughput measured with recent answers; others are
+    computed from the costs of steps. Exits 1 if the request would be refused.
     """
     text = " ".join(prompt)
     with daemon.connect() as client:

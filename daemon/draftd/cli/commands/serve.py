@@ -25,14 +25,21 @@ _shared = partial(typer.Option, rich_help_panel="Which processes share the model
 class ListenOptions:
     """The addresses to listen on, and their certificate."""
 
-    host: Annotated[str | None, _listen("--host", help="Beyond loopback: TLS and a token.")] = None
-    port: Annotated[int | None, _listen("--port", help="0 picks a free one.")] = None
+    host: Annotated[
+        str | None, _listen("--host", help="Address to listen on. Beyond loopback, TLS and a token are required.")
+    ] = None
+    port: Annotated[int | None, _listen("--port", help="Port of the gRPC server. 0: any free port.")] = None
     http_port: Annotated[
         str | None,
-        _listen("--http-port", metavar="PORT", help="OpenAI's and Anthropic's protocols: 8080; off serves none."),
+        _listen(
+            "--http-port",
+            metavar="PORT",
+            help="Port of the HTTP server for OpenAI's and Anthropic's protocols. 0: any free port; off: no HTTP. "
+            "Unset: 8080 on loopback, if free.",
+        ),
     ] = None
-    tls_cert: Annotated[Path | None, _listen("--tls-cert", help="Certificate (PEM).")] = None
-    tls_key: Annotated[Path | None, _listen("--tls-key", help="Private key (PEM).")] = None
+    tls_cert: Annotated[Path | None, _listen("--tls-cert", help="Certificate chain (PEM) of both servers.")] = None
+    tls_key: Annotated[Path | None, _listen("--tls-key", help="Private key (PEM) of --tls-cert.")] = None
 
     def settings(self) -> dict[str, object]:
         """Returns the options by the dotted names of their settings."""
@@ -56,23 +63,28 @@ def command(
     drafting: options.DraftOptions,
     listening: ListenOptions,
     adapter_path: options.AdapterPath = None,
-    max_batch: Annotated[int | None, options.decoding("--max-batch", help="Requests decoded together.")] = None,
+    max_batch: Annotated[
+        int | None, options.decoding("--max-batch", help="Most requests decoded together. Further requests wait.")
+    ] = None,
     flag_file: Annotated[
         Path | None,
-        typer.Option("--flag-file", help="The feature flags; all daemons with this file follow it."),
+        typer.Option("--flag-file", help="File of the feature flags. All daemons that name this file follow it."),
     ] = None,
-    ranks: Annotated[int | None, _shared("--ranks", help="How many, on this machine.")] = None,
+    ranks: Annotated[int | None, _shared("--ranks", help="Processes on this machine that share the model.")] = None,
     hostfile: Annotated[
-        Path | None, _shared("--hostfile", help="One on each of these machines, as mlx.launch reads it.")
+        Path | None,
+        _shared("--hostfile", help="JSON file of the machines that share the model, in the format of mlx.launch."),
     ] = None,
-    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning, error.")] = None,
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", help="Lowest severity to log: debug, info, warning or error.")
+    ] = None,
 ) -> None:
     """Serve a model over gRPC and HTTP until SIGTERM or Ctrl-C.
 
-    Telemetry goes where OTEL_* variables say.
+    A setting comes from the first of these that has it: an option here, its DRAFTD_* variable, the TOML file, the
+    default. [bold]draftd docs configuration[/] lists all settings.
 
-    Settings come from flags, then DRAFTD_* variables, then the TOML file; [bold]draftd docs configuration[/] lists
-    them.
+    The OTEL_* variables say where telemetry is sent. Without them nothing is sent.
     """
     overrides = {
         "model.adapter_path": adapter_path,

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -25,17 +24,21 @@ _PICTURE = (112, 36)  # columns and lines of a picture that is taken without a s
 @options.with_options("draftd top", "draftd top --once --interval 5", "draftd top --json | jq .now.tokens_per_second")
 def command(
     daemon: options.DaemonOptions,
-    once: Annotated[bool, typer.Option("--once", help="Print it once, after one interval; then end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one reading as text after one interval, and exit.")
+    ] = False,
     interval: Annotated[
         float, typer.Option("--interval", "-i", min=0.2, max=60.0, help="Seconds between two readings.")
     ] = 1.0,
-    json: Annotated[bool, typer.Option("--json", help="Print one reading as JSON.")] = False,
-    save: Annotated[Path | None, typer.Option("--save", help="Save the last screen as a picture (.svg).")] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one reading as JSON after one interval, and exit.")
+    ] = False,
+    save: options.Picture = None,
 ) -> None:
-    """Watch a running daemon: throughput, acceptance, depth, level, queue, memory, heat. It needs no collector.
+    """Watch a running daemon: throughput, acceptance, depth, level, queue, memory, heat. No collector is needed.
 
-    [bold]Keys[/]  f turns the flag on or off, once y confirms; p pauses, q quits, ↑ and ↓ scroll.
-    In a pipe it works like --once.
+    [bold]Keys[/] f turns speculative decoding on or off, after y confirms; p pauses, q quits, ↑ and ↓ scroll. In a pipe
+    the command works as with --once.
     """
     out = output.stdout()
     screen = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) and not out.is_dumb_terminal
