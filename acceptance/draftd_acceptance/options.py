@@ -197,7 +197,9 @@ def _choose_block(block_length: int | None, model: ModelReply) -> int:
     most = model.max_draft_tokens if model.drafters else 0
     if block_length is not None and block_length > most:
         why = "" if model.drafters else f" (it does not speculate: {model.speculation_reason})"
-        raise OptionError("block_length", block_length, f"up to {most}, as this daemon drafts{why}")
+        raise OptionError(
+            "block_length", block_length, f"at most {most}, which is the most that this daemon drafts{why}"
+        )
     return most if block_length is None else block_length
 
 

@@ -131,7 +131,8 @@ class Inbox:
             self._check_open()
             if own and self._load.own + self._own_arrived >= _MOST_OWN:
                 raise QueueFull(
-                    f"{_MOST_OWN} of the daemon's own requests are active, which is the limit", retry_after=1.0
+                    f"{_MOST_OWN} of the daemon's own requests (probes, canaries) are active, which is the limit",
+                    retry_after=1.0,
                 )
             if own:
                 self._own_arrived += len(arrivals)

@@ -349,7 +349,7 @@ class PrefixJobs:
                 continue  # a request that begins so reads it
             if not there:
                 _log.info(
-                    "the pinned prefix %s is computed again: the disk has no copy of this model and file format",
+                    "the pinned prefix %s is computed again: the disk has no copy for this model in this format",
                     pin.name,
                 )
             try:

@@ -51,7 +51,7 @@ class HardwareProbe:
     def _read(self, name: str, read: Callable[[], HardwareSample]) -> HardwareSample:
         earlier = self._pending.get(name)
         if earlier is not None and not earlier.done():
-            raise TimeoutError("an earlier reading has still not returned")
+            raise TimeoutError("an earlier attempt to read it has not returned yet")
         answer = self._pending[name] = Future()
         # Daemonic: a reading that never returns must not keep the process from ending.
         threading.Thread(target=_answer, args=(answer, read), name="draftd-reading", daemon=True).start()

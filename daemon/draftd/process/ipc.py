@@ -213,4 +213,4 @@ def _socket_errors() -> Iterator[None]:
     except BlockingIOError:
         raise TimeoutError from None
     except EOFError:
-        raise ConnectionResetError("the other end is closed") from None
+        raise ConnectionResetError("the other process has closed the pipe") from None

@@ -94,7 +94,7 @@ class FrameReader:
                     return
                 body, begin = bytes(self._rest[begin + _HEAD.size : end]), end
                 if zlib.crc32(body, zlib.crc32(_SUMMED.pack(version, kind, step))) != checksum:
-                    raise BadFrame("its checksum is wrong")
+                    raise BadFrame("the frame's checksum is wrong")
                 try:
                     yield Frame(FrameKind(kind), step, body)
                 except ValueError:

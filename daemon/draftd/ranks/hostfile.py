@@ -94,7 +94,9 @@ def check_devices(hosts: Sequence[Host], path: Path, *, ring: bool) -> None:
     for rank, host in enumerate(hosts):
         place = f"{SETTING} {path}: hosts[{rank}].rdma"
         if len(host.rdma) != size:
-            raise ConfigError(place, list(host.rdma), f"{size} entries, one for each rank, null for itself")
+            raise ConfigError(
+                place, list(host.rdma), f"{size} entries, one for each rank, with null for the rank's own"
+            )
         if host.rdma[rank] is not None:
             raise ConfigError(f"{place}[{rank}]", host.rdma[rank], "null: the entry stands for the rank itself")
         for other in range(size) if not ring else ((rank - 1) % size, (rank + 1) % size):

@@ -101,7 +101,7 @@ async def _connect(node: str, group: str) -> FrameStream:
         return line
     except (BadFrame, OSError):
         line.close()
-        raise AddressError(f"{node} is not the rank that should listen there: another program answers") from None
+        raise AddressError(f"{node} answers, but not as a rank of this group") from None
 
 
 async def _serve(listener: socket.socket, group: str, start: Callable[[Coroutine[Any, Any, None]], None]) -> None:

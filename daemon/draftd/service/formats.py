@@ -69,7 +69,7 @@ def _grammar(
         return body
     answer_format, calls = reading.answer_format, list[tuple[CallFormat, str]]()
     if answer_format.transitions:
-        raise ValueError("this model's answers begin with headers, for which draftd has no grammar")
+        raise ValueError("this model writes headers into its answers, and draftd has no grammar for these")
     tool_choice = prompt.tool_choice if isinstance(prompt, Chat) else ToolMode.AUTO
     for tool in reading.tools:
         if isinstance(tool_choice, ToolMode) or tool.name == tool_choice:

@@ -70,7 +70,11 @@ def check_listener(name: str, host: str, cert: Path | None, key: Path | None, **
         raise ConfigError(f"{name}.{missing}", None, f"{name}.tls_cert and {name}.tls_key together")
     unset = [f"{name}.{part}" for part, value in (needed | {"tls_cert": cert, "tls_key": key}).items() if value is None]
     if unset and not is_loopback(host):
-        raise ConfigError(f"{name}.host", host, f"127.0.0.0/8, ::1 or localhost; elsewhere set {', '.join(unset)} too")
+        raise ConfigError(
+            f"{name}.host",
+            host,
+            f"127.0.0.0/8, ::1 or localhost; to listen on any other address also set {', '.join(unset)}",
+        )
 
 
 def check_token_is_private(name: str, url: str | None, token: SecretStr | None, token_name: str) -> None:
@@ -85,14 +89,14 @@ def check_token_is_private(name: str, url: str | None, token: SecretStr | None, 
 def _token(value: SecretStr) -> SecretStr:
     text = value.get_secret_value()
     if not text or not (text.isascii() and text.isprintable()) or " " in text:
-        raise ValueError("not a header value")
+        raise ValueError("the text cannot stand in an HTTP header")
     return value
 
 
 def _credential(value: SecretStr) -> SecretStr:
     words = value.get_secret_value().split(" ")
     if len(words) > 2 or any(len(word) < _SHORTEST for word in words):  # shorter secrets could be guessed
-        raise ValueError("secrets that are too short, or more than two")
+        raise ValueError("a secret is too short, or there are more than two")
     for word in words:
         _token(SecretStr(word))
     return value
@@ -108,7 +112,7 @@ def _address(value: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError("not an address")
     if "@" in parts.netloc or parts.query:
-        raise ValueError("more than an address")
+        raise ValueError("the address has a user, a password or a query")
     return value.rstrip("/")
 
 

@@ -77,7 +77,7 @@ class RemoteSettings(Section):
     @model_validator(mode="after")
     def _reachable_and_private(self) -> Self:
         if self.enabled and self.target is None:
-            raise ConfigError("remote.target", None, "host:port of the other daemon, where remote.enabled is set")
+            raise ConfigError("remote.target", None, "host:port of the other daemon, because remote.enabled is true")
         if (self.tls_cert is None) != (self.tls_key is None):
             missing = "tls_key" if self.tls_key is None else "tls_cert"
             raise ConfigError(f"remote.{missing}", None, "remote.tls_cert and remote.tls_key together")
@@ -86,7 +86,9 @@ class RemoteSettings(Section):
             if not host or not port.isdigit() or not 0 < int(port) < 65536:
                 raise ConfigError("remote.target", self.target, "host:port")
             if self.token is None and not is_loopback(host):
-                raise ConfigError("remote.token", None, "the other daemon's token, beyond loopback")
+                raise ConfigError(
+                    "remote.token", None, "the other daemon's token, because remote.target is not on loopback"
+                )
         return self
 
     @property

@@ -261,7 +261,9 @@ class TestOptions:
         assert SoakOptions().settle(pb.GetModelResponse(context_length=100), None).arm.id == "ar-x4"
 
     def test_soak_options_exceeding_daemon_limits_are_refused_with_option_name(self) -> None:
-        with pytest.raises(OptionError, match="block_length: got 7; allowed: up to 6, as this daemon drafts"):
+        with pytest.raises(
+            OptionError, match="block_length: got 7; allowed: at most 6, which is the most that this daemon drafts"
+        ):
             SoakOptions(block_length=7).settle(MODEL, None)
         with pytest.raises(OptionError, match="block_length: got 1; allowed: up to 0.*no draft"):
             SoakOptions(block_length=1).settle(pb.GetModelResponse(speculation_reason="no draft"), None)

@@ -313,7 +313,7 @@ def test_cached_hub_model_is_served_offline_or_when_hub_fails(
     assert len(fake.asked) == asked
     fake.faults.append(Fault(API, 500))
     assert folder_of() == folder
-    assert caplog.messages == [f"{NAME}: the hub has a fault of its own (500): the copy in the cache is served"]
+    assert caplog.messages == [f"{NAME}: the hub has a fault of its own (500); the model's copy in the cache is served"]
     (folder / "model.safetensors").unlink()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -193,7 +193,10 @@ def test_follower_rank_exceeding_its_record_backlog_ends_the_group(nano_pair: Na
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"\0\0\0\1" + bytes([VERSION, FrameKind.RECORD]) + bytes(8) + b"\0\0\0\0" + b"?", "its checksum is wrong"),
+        (
+            b"\0\0\0\1" + bytes([VERSION, FrameKind.RECORD]) + bytes(8) + b"\0\0\0\0" + b"?",
+            "the frame's checksum is wrong",
+        ),
         (frame(FrameKind.RECORD, 3, b"third"), "record 3 follows record 1: one is missing or repeated"),
     ],
     ids=["damaged", "out of order"],

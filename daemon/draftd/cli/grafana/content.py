@@ -82,7 +82,7 @@ def choose_sources(
         listed = ", ".join(f"{uid} ({name})" for uid, name in names.items()) or "none is there"
         wanted = wanted_uids.get(kind)
         if wanted is not None and wanted not in names:
-            raise ConfigError(kind, wanted, f"the uid of one of its {kind} data sources: {listed}")
+            raise ConfigError(kind, wanted, f"the uid of one of Grafana's {kind} data sources: {listed}")
         if wanted is not None or len(names) == 1:
             chosen[kind] = wanted or next(iter(names))
         elif kind == "prometheus" and names:

@@ -125,7 +125,7 @@ def _open_archive(path: Path) -> Iterator[tuple[ZipFile, PrefixHeader, list[tupl
             said, key, start, least, form, kinds = json.loads(archive.read(_HEADER))
             tokens = array("I", archive.read(_TOKENS))
             if said != FORMAT or not 0 <= start < len(tokens) or not 0 <= least <= len(tokens):
-                raise BadFile(f"it is not a {FORMAT} of draftd")
+                raise BadFile(f"it is not a prefix file of draftd ({FORMAT})")
             yield archive, PrefixHeader(str(key), tokens, start, least, form), kinds
     except (BadFile, OSError, MemoryError):
         raise

@@ -51,7 +51,7 @@ def decode_record(data: bytes) -> tuple[Op, list[Any]]:
         op, *arguments = json.loads(data)
         return Op(op), arguments
     except (ValueError, TypeError) as error:
-        raise RecordError(f"{data[:80]!r} is not a record of an operation ({error})") from None
+        raise RecordError(f"{data[:80]!r} is not a record from rank 0 ({error})") from None
 
 
 class RanksLost(NotServing):

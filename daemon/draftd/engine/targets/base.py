@@ -99,4 +99,4 @@ class PlanNumbers:
             if result.step == plan.step:
                 return result
             self._read[result.step] = result
-        raise RuntimeError(f"step {plan.step} has no result")
+        raise RuntimeError(f"step {plan.step} was not executed, so it has no result")

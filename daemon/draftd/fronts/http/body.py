@@ -250,7 +250,7 @@ def beginning(caller: str) -> str:
 
 def leave_out(kind: str, field: str) -> None:
     """Logs that a tool is left out because the server would have to run it."""
-    log.info("%s: %s is left out: this server runs no tools", field, kind[:80])
+    log.info("%s: the tool %s is not offered to the model: draftd runs no tools itself", field, kind[:80])
 
 
 def continues(final_message: bool | None, generation_prompt: bool | None) -> bool:
@@ -284,7 +284,7 @@ def token_ids(ids: Sequence[object], field: str) -> tuple[int, ...]:
 def _biases(biases: Mapping[str, object]) -> Iterable[tuple[int, float]]:
     for key, value in biases.items():
         if not (key.isascii() and key.isdigit() and len(key) < 10):
-            raise InvalidRequest(f"logit_bias.{key[:40]}", value, "token ids as names")
+            raise InvalidRequest(f"logit_bias.{key[:40]}", value, "token ids as keys")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 1e6:
             raise InvalidRequest(f"logit_bias.{key}", value, "a number")
         yield int(key), float(value)

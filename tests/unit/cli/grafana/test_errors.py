@@ -215,7 +215,9 @@ def test_grafana_push_does_not_overwrite_notification_policies_changed_during_th
 def test_grafana_push_requires_a_choice_among_several_prometheus_data_sources(site: Site, push: Push) -> None:
     site.grafana.add_datasource("prometheus", "prom-2", "Long term")
     _fails(push, "--prometheus UID picks one of prom-1 (Prometheus), prom-2 (Long term)")
-    error = "prometheus: got 'prom-3'; allowed: the uid of one of its prometheus data sources: prom-1 (Prometheus), "
+    error = (
+        "prometheus: got 'prom-3'; allowed: the uid of one of Grafana's prometheus data sources: prom-1 (Prometheus), "
+    )
     _fails(push, error, "--prometheus", "prom-3", code=2)
     _fails(push, "got 'prom-1'", "--prometheus", "prom-1", "--tempo", "prom-1", code=2)
     assert push("--prometheus", "prom-2").code == 0
