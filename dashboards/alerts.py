@@ -70,8 +70,10 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             figure=Figure.PERCENT,
             level=FallbackLevel.SHORT_BLOCK,
             summary=f"Few drafted tokens are accepted: {_WHERE}",
-            description=f"The target accepts {{figure}} of the drafted tokens that it reaches; the floor is "
-            f"{settings.acceptance_floor:.0%}, in two consecutive windows of {settings.window}.",
+            description=f"The target accepts {{figure}} of the drafted tokens that it reaches: less than "
+            f"{settings.acceptance_floor:.0%} for two windows of {settings.window}. The alert asks the "
+            "daemon for shorter drafts. First look at Speed-up by workload: if speculation does not pay "
+            "either, choose another draft.",
             dashboard=_SPECULATION,
         ),
         AlertRule(
@@ -85,9 +87,11 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             figure=Figure.PERCENT,
             level=FallbackLevel.SHORT_BLOCK,
             summary=f"Acceptance has fallen: {_WHERE}",
-            description=f"Acceptance is at {{figure}} of what this pair had on this kind of text in the "
-            f"{settings.baseline} that ended {settings.baseline_offset} ago; below {settings.drift_ratio:.0%}, in two "
-            f"consecutive windows of {settings.window}, counts as drift.",
+            description=f"Acceptance is at {{figure}} of its baseline, which is the same draft's on this kind of text "
+            f"in the {settings.baseline} that ended {settings.baseline_offset} ago: below "
+            f"{settings.drift_ratio:.0%} for two windows of {settings.window}. The alert asks the daemon "
+            "for shorter drafts. First find what changed when the line fell: model, draft, prompts or "
+            "sampling.",
             dashboard=_SPECULATION,
         ),
         AlertRule(
@@ -101,8 +105,10 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             figure=Figure.NUMBER,
             level=FallbackLevel.AUTOREGRESSIVE,
             summary=f"Speculation does not pay: {_WHERE}",
-            description=f"Drafted steps run at {{figure}} times the speed of autoregressive ones, as measured on this "
-            f"machine; below {settings.speedup_floor:g} they do not pay.",
+            description=f"Steps with drafts run at {{figure}} times the speed of steps without, measured on this "
+            f"machine: below {settings.speedup_floor:g} for two windows of {settings.window}. The alert "
+            "asks the daemon to draft nothing. First check whether the machine is slower than usual: "
+            "heat, memory pressure, large batches.",
             dashboard=_SPECULATION,
         ),
         AlertRule(
@@ -116,8 +122,9 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             figure=Figure.COUNT,
             level=FallbackLevel.AUTOREGRESSIVE,
             summary=f"Decode steps fail: {_told(label(a.MODEL))} ({_INSTANCE})",
-            description=f"{{figure}} requests were in a decode step that failed, within {settings.window}. They went "
-            "on autoregressively, or ended in an error.",
+            description=f"{{figure}} requests were in a decode step that failed, within {settings.window}. They "
+            "continued without drafts, or ended in an error. The alert asks the daemon to draft nothing. "
+            "First read the exception in the daemon's log.",
             dashboard=_SPECULATION,
         ),
         AlertRule(
@@ -131,8 +138,9 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             figure=Figure.COUNT,
             level=FallbackLevel.LIGHT_DRAFT,
             summary=f"Drafting fails: {_told(label(a.DRAFT_MODEL))} for {_told(label(a.MODEL))} ({_INSTANCE})",
-            description=f"Drafting failed for {{figure}} requests within {settings.window}. They went on "
-            "autoregressively.",
+            description=f"Drafting failed for {{figure}} requests within {settings.window}. They continued without "
+            "drafts; their answers are right. The alert asks the daemon for a lighter drafter. First "
+            "read the exception in the daemon's log.",
             dashboard=_SPECULATION,
         ),
         AlertRule(
@@ -144,8 +152,9 @@ def _speculation(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             severity=Severity.CRITICAL,
             figure=Figure.COUNT,
             summary=f"Answers are worse with drafts: {_told(label(a.MODEL))} ({_INSTANCE})",
-            description="Fewer quality canaries passed with drafts than without, or their texts differed. The daemon "
-            "drafts nothing until a run of them is good.",
+            description="In the last run of the quality canaries, fewer passed with drafts than without, or a text "
+            "differed. Drafts must not change answers. The daemon drafts nothing until a run is good. "
+            "First run `draftd canary run`; if it is bad again, go back to the previous model and draft.",
             dashboard="draftd-fallback",
         ),
     )
@@ -168,8 +177,10 @@ def _machine(settings: Alerting) -> tuple[AlertRule, ...]:
             figure=Figure.BYTES,
             level=FallbackLevel.LIGHT_DRAFT,
             summary=f"The machine swaps: {_INSTANCE}",
-            description=f"{{figure}}B were read back from swap or newly swapped out within {settings.window}, and as "
-            "much in the window before.",
+            description=f"The machine read {{figure}}B back from swap within {settings.window}, or its use of swap "
+            f"grew by that much: more than {settings.swap_bytes / 2**20:.0f}MiB for two windows. The alert "
+            "asks the daemon for a lighter drafter. First stop other programs; then lower "
+            "engine.max_batch.",
             dashboard=_MACHINE,
         ),
         AlertRule(
@@ -183,7 +194,9 @@ def _machine(settings: Alerting) -> tuple[AlertRule, ...]:
             figure=Figure.PERCENT,
             level=FallbackLevel.AUTOREGRESSIVE,
             summary=f"Memory is critically short: {_INSTANCE}",
-            description=f"The machine spent {{figure}} of {settings.window} in critical memory pressure.",
+            description=f"The machine spent {{figure}} of the last {settings.window} in critical memory pressure "
+            f"(limit: {settings.critical_share:.0%}). Next, the system ends processes. The alert asks the daemon to "
+            "draft nothing. First stop other programs, and keep new requests away.",
             dashboard=_MACHINE,
         ),
         AlertRule(
@@ -197,7 +210,9 @@ def _machine(settings: Alerting) -> tuple[AlertRule, ...]:
             figure=Figure.COUNT,
             level=FallbackLevel.SHORT_BLOCK,
             summary=f"The machine is hot and slowed down: {_INSTANCE}",
-            description=f"Thermal level {{figure}} for {settings.machine_hold}: 2 is heavy, 3 trapping, 4 sleeping.",
+            description=f"macOS has reported a high thermal level for {settings.machine_hold}, now {{figure}} (2 "
+            "heavy, 3 trapping, 4 sleeping). The alert asks the daemon for shorter drafts. First reduce "
+            "the load, and check fans and cooling.",
             dashboard=_MACHINE,
         ),
     )
@@ -220,7 +235,8 @@ def _service(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             f"({_INSTANCE})",
             description=f"The time to the first token (p{settings.ttft_quantile * 100:g}) is {{figure}} times what it "
             f"was in the {settings.baseline} that ended {settings.baseline_offset} ago, and above "
-            f"{settings.ttft_floor_seconds:g} s.",
+            f"{settings.ttft_floor_seconds:g} s, for two windows of {settings.window}. First see on the "
+            "dashboard whether the queue or prefill takes the time.",
             dashboard=_LATENCY,
         ),
         AlertRule(
@@ -232,8 +248,9 @@ def _service(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             severity=Severity.CRITICAL,
             figure=Figure.NUMBER,
             summary=f"draftd{there} does not report",
-            description=f"No export of the daemon{there} has arrived for {settings.window}. Either the daemon is "
-            "down, or its telemetry is interrupted.",
+            description=f"No metrics of the daemon{there} have arrived for {settings.window}: the daemon is down, or "
+            "its telemetry does not get through. First run `draftd status` on its host. If it answers, "
+            "look at the collector and Prometheus.",
             dashboard=_OVERVIEW,
             on_error=OnError.FIRE,
         ),
@@ -247,7 +264,7 @@ def _service(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             figure=Figure.NUMBER,
             summary=f"draftd is stopped{there}",
             description=f"The daemon{there} was stopped on purpose and has not been started again for "
-            f"{settings.stopped}.",
+            f"{settings.stopped}. Start it, unless it should stay stopped.",
             dashboard=_OVERVIEW,
         ),
         AlertRule(
@@ -259,8 +276,10 @@ def _service(settings: Alerting, recorded: bool) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.COUNT,
             summary=f"Telemetry is lost at {_told(evidence.STAGE)} ({_INSTANCE})",
-            description=f"{{figure}} spans or log events were lost, or errors in telemetry caught, within "
-            f"{settings.window}. Metrics lose nothing.",
+            description=f"{{figure}} spans or log events were lost, or errors in telemetry code caught, within "
+            f"{settings.window} or an earlier gap. Requests and counters are not affected. First look "
+            "at what the stage names: daemon_error, the daemon's log; another daemon_* stage, the collector; a "
+            "collector_* stage, Tempo or Loki.",
             dashboard=_TELEMETRY,
         ),
     )

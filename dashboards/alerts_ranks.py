@@ -29,9 +29,10 @@ def rank_rules(settings: Alerting) -> tuple[AlertRule, ...]:
             hold=_AT_ONCE,
             severity=Severity.WARNING,
             figure=Figure.COUNT,
-            summary=f"A group of ranks was lost, {{{{ .Labels.{label(a.GROUP_LOSS)} }}}} ({_INSTANCE})",
-            description=f"{{figure}} losses within {settings.window}. The group's requests ended with UNAVAILABLE. "
-            "`draftd status` and the log name the rank and the reason.",
+            summary=f"A group of ranks was lost: {{{{ .Labels.{label(a.GROUP_LOSS)} }}}} ({_INSTANCE})",
+            description=f"Losses of the group within {settings.window}: {{figure}}. The requests that ran ended "
+            "with UNAVAILABLE. The daemon restarts the group. First run `draftd status`: it names the rank and the "
+            "reason.",
             dashboard=_DASHBOARD,
         ),
         AlertRule(
@@ -44,8 +45,9 @@ def rank_rules(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.CRITICAL,
             figure=Figure.COUNT,
             summary=f"A group of ranks does not come back ({_INSTANCE})",
-            description=f"The group was lost and has not served for {settings.machine_hold}: every request is refused. "
-            "`draftd status` gives the reason of the last loss.",
+            description=f"The group was lost and has not served for {settings.machine_hold}: every request is "
+            "refused. First run `draftd status` for the reason, then `draftd doctor --hostfile FILE` on "
+            "rank 0's machine.",
             dashboard=_DASHBOARD,
         ),
         AlertRule(
@@ -58,8 +60,9 @@ def rank_rules(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.COUNT,
             summary=f"A rank is behind: {_RANK} ({_INSTANCE})",
-            description=f"The rank had {{figure}} records from rank 0 still to execute, in each report for "
-            f"{settings.machine_hold}; the other ranks wait for it.",
+            description=f"For {settings.machine_hold} the rank had more than {settings.rank_lag} records from rank 0 "
+            f"still to execute, now {{figure}}. The other ranks wait for it. First look at other "
+            "programs, memory and heat on its machine.",
             dashboard=_DASHBOARD,
         ),
     )

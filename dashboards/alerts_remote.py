@@ -37,8 +37,9 @@ def _edge(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.COUNT,
             summary=f"The link to the remote is down: {_WHERE}",
-            description=f"For {settings.hold} no request could be opened at the remote. Requests that allow it use "
-            "this daemon's own model; requests that demand the remote are refused.",
+            description=f"This edge has been unable to open requests at its remote for {settings.hold}. Its own model "
+            "answers; requests that demand the remote are refused. First run `draftd status` on the "
+            "edge: it gives the reason.",
             dashboard=_DASHBOARD,
         ),
         AlertRule(
@@ -51,9 +52,11 @@ def _edge(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.CRITICAL,
             figure=Figure.PERCENT,
             level=RemoteLevel.LOCAL,
-            summary=f"The remote fails: {_WHERE}",
-            description=f"{{figure}} of the requests that the remote was asked for went on with this daemon's own "
-            f"model, or ended in an error, in two consecutive windows of {window}.",
+            summary=f"Requests fail at the remote: {_WHERE}",
+            description=f"{{figure}} of the requests to the remote continued with this daemon's own model, or ended "
+            f"in an error: more than {settings.remote_failures:.0%} for two windows of {window}. The "
+            "alert asks the daemon to send nothing to the remote. First run `draftd status` on the edge: "
+            "it counts the errors by reason.",
             dashboard=_DASHBOARD,
         ),
         AlertRule(
@@ -66,10 +69,11 @@ def _edge(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.NUMBER,
             level=RemoteLevel.STREAMING,
-            summary=f"The remote is far away: {_WHERE}",
-            description=f"Half of the steps take {{figure}} s to the remote and back, without the remote's own time. "
-            "Above "
-            f"{settings.remote_round_trip_seconds:g} s, in two consecutive windows of {window}, drafting does not pay.",
+            summary=f"The round trip to the remote is long: {_WHERE}",
+            description=f"The median round trip of a step to the remote is {{figure}} s, the remote's own time left "
+            f"out: more than {settings.remote_round_trip_seconds:g} s for two windows of {window}. The "
+            "alert asks the daemon to stream without drafts. First check the network: VPN, Wi-Fi, a full "
+            "uplink.",
             dashboard=_DASHBOARD,
         ),
         AlertRule(
@@ -84,8 +88,10 @@ def _edge(settings: Alerting) -> tuple[AlertRule, ...]:
             figure=Figure.NUMBER,
             level=RemoteLevel.STREAMING,
             summary=f"Drafting for the remote does not pay: {_WHERE}",
-            description=f"Requests that are drafted here and verified there run at {{figure}} times the speed of the "
-            f"remote's own streaming; the minimum is {settings.remote_speed_floor:g}.",
+            description=f"Requests that are drafted here and verified by the remote run at {{figure}} times the speed "
+            f"of the remote's own streaming: below {settings.remote_speed_floor:g} for two windows of "
+            f"{window}. The alert asks the daemon to stream without drafts. First see on the dashboard "
+            "whether drafts are rejected or the round trip is long.",
             dashboard=_DASHBOARD,
         ),
     )
@@ -103,8 +109,10 @@ def _verifier(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.NUMBER,
             summary=f"Edges wait for this verifier: {_WHERE}",
-            description=f"A step of an edge waits {{figure}} s for its forward, in two consecutive windows of "
-            f"{settings.window}. The target cannot keep up with the edges.",
+            description=f"A step of an edge waits {{figure}} s on average for its forward pass here: more than "
+            f"{settings.verify_queue_seconds:g} s for two windows of {settings.window}. The target cannot "
+            "keep up with the edges. First run `draftd status`: it shows how much of the target's time "
+            "each edge takes.",
             dashboard=_DASHBOARD,
         ),
         AlertRule(
@@ -117,7 +125,7 @@ def _verifier(settings: Alerting) -> tuple[AlertRule, ...]:
             figure=Figure.COUNT,
             summary=f"Edges are refused: {_WHERE}",
             description=f"{{figure}} connections or sequences of edges were refused within {settings.window}: "
-            f"{{{{ .Labels.{_REASON} }}}}; the daemon's log says which edges, and why.",
+            f"{{{{ .Labels.{_REASON} }}}}. First read in the daemon's log which edges, and why.",
             dashboard=_DASHBOARD,
         ),
     )

@@ -70,7 +70,9 @@ def _requests(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.CRITICAL,
             figure=Figure.PERCENT,
             summary=f"Requests fail: {_INSTANCE}",
-            description=f"{{figure}} of the requests ended in an error, in two consecutive windows of {window}.",
+            description=f"{{figure}} of the requests ended in an error: more than {settings.error_share:.0%} for two "
+            f"windows of {window}. First read the exceptions in the daemon's log, and What went wrong on "
+            "the dashboard.",
             dashboard=_LATENCY,
         ),
         AlertRule(
@@ -84,7 +86,8 @@ def _requests(settings: Alerting) -> tuple[AlertRule, ...]:
             figure=Figure.PERCENT,
             summary=f"Requests are refused: {_INSTANCE}",
             description=f"{{figure}} of the requests were refused because the daemon was full, short of memory or not "
-            f"serving, in two consecutive windows of {window}.",
+            f"serving: more than {settings.refused_share:.0%} for two windows of {window}. First look at "
+            "What went wrong on the dashboard: it names the reason.",
             dashboard=_LATENCY,
         ),
         AlertRule(
@@ -97,8 +100,9 @@ def _requests(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.PERCENT,
             summary=f"Requests run out of time: {_INSTANCE}",
-            description=f"{{figure}} of the requests did not end before their client's deadline, in two consecutive "
-            f"windows of {window}.",
+            description=f"{{figure}} of the requests reached their client's deadline before their answer was "
+            f"complete: more than {settings.late_share:.0%} for two windows of {window}. First see on the "
+            "dashboard whether the queue, prefill or decoding takes the time.",
             dashboard=_LATENCY,
         ),
     )
@@ -120,8 +124,9 @@ def _operation(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.COUNT,
             summary=f"State cannot be saved: {{{{ .Labels.{file} }}}} ({_INSTANCE})",
-            description=f"{{figure}} attempts failed within {settings.window}. The daemon goes on, but a restart "
-            "would lose what was not written.",
+            description=f"The daemon failed {{figure}} times within {settings.window} to save this file. It serves "
+            "and tries again, but a restart would lose what was not saved. First free disk space, or "
+            "make the folder writable; do not restart before.",
             dashboard=_FALLBACK,
         ),
         AlertRule(
@@ -133,8 +138,8 @@ def _operation(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             figure=Figure.DURATION,
             summary=f"A certificate expires soon: {{{{ .Labels.{certificate} }}}} ({_INSTANCE})",
-            description=f"It expires in {{figure}}; the alert fires below {days:g} days. After that, peers that check "
-            "it do not connect.",
+            description=f"The certificate expires in {{figure}}; the alert fires below {days:g} days. After "
+            "that, peers that check it do not connect. Renew it in the same file, and send the daemon SIGHUP.",
             dashboard=_OVERVIEW,
         ),
         AlertRule(
@@ -146,7 +151,8 @@ def _operation(settings: Alerting) -> tuple[AlertRule, ...]:
             severity=Severity.CRITICAL,
             figure=Figure.DURATION,
             summary=f"A certificate has expired: {{{{ .Labels.{certificate} }}}} ({_INSTANCE})",
-            description="Time left: {figure}. Peers that check the certificate do not connect.",
+            description="Time left: {figure}. Peers that check the certificate do not connect. Renew it in the same "
+            "file now, and send the daemon SIGHUP.",
             dashboard=_OVERVIEW,
         ),
         AlertRule(
@@ -157,9 +163,10 @@ def _operation(settings: Alerting) -> tuple[AlertRule, ...]:
             hold=_AT_ONCE,
             severity=Severity.WARNING,
             figure=Figure.COUNT,
-            summary=f"The daemon refuses alerts, {{{{ .Labels.{result} }}}} ({_INSTANCE})",
-            description=f"{{figure}} notifications at the webhook were refused within {settings.window}: alerts that "
-            "ask for a level may not arrive.",
+            summary=f"The daemon refuses alerts: {{{{ .Labels.{result} }}}} ({_INSTANCE})",
+            description=f"The daemon's webhook refused {{figure}} notifications within {settings.window}. Alerts that "
+            "ask for a fallback level may not arrive. First read the reason in the daemon's log; often "
+            "the sender has another token or secret.",
             dashboard=_FALLBACK,
         ),
     )

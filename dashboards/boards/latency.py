@@ -16,7 +16,8 @@ def board(alerting: Alerting) -> Board:
     return Board(
         "latency",
         "Latency and load",
-        "Where a request's time goes, by decoding mode; the load; refused requests. Points on the lines are traces.",
+        "Where a request's time goes, by decoding mode; the load; refused requests. Exemplars (the points) are single "
+        "requests and lead to their traces.",
         (
             Row("Latency by mode", _latency(alerting)),
             Row("Spread of latencies", _spread()),
@@ -29,31 +30,43 @@ def board(alerting: Alerting) -> Board:
 
 
 def _quantiles(title: str, what: str, metric: Metric, line: float | None = None) -> Panel:
-    text = Text(title, f"{what}: the median, the 95th and the 99th percentile.", look.SECONDS, low=0)
+    text = Text(title, f"{what}. Median, 95th and 99th percentile, by decoding mode.", look.SECONDS, low=0)
     steps = ((None, GOOD), (line, WARN)) if line is not None else ()
     return traces(lines(text, *ask.quantiles(metric), colors=look.QUANTILES, steps=steps), tempo.ENDED)
 
 
 def _latency(alerting: Alerting) -> tuple[Panel, ...]:
     return (
-        _quantiles("Whole request", "From arrival to the end", catalog.REQUEST_DURATION),
-        _quantiles("Time to first token", "From arrival to the first token, successes only; the line is where waiting "
-                   "begins to be felt", catalog.TIME_TO_FIRST_TOKEN, alerting.ttft_floor_seconds),
-        _quantiles("Time for each further token", "Time after the first token, for each further one, successes only",
+        _quantiles("Whole request",
+                   "Time from a request's arrival to its end; failed and cancelled requests are included",
+                   catalog.REQUEST_DURATION),
+        _quantiles("Time to first token",
+                   "Time from a request's arrival to its first token, successful requests only. Users hardly notice "
+                   "waits below the dashed line",
+                   catalog.TIME_TO_FIRST_TOKEN, alerting.ttft_floor_seconds),
+        _quantiles("Time for each further token",
+                   "A request's mean time per output token after the first, successful requests only",
                    catalog.TIME_PER_OUTPUT_TOKEN),
-        _quantiles("In the queue", "From arrival until scheduled", catalog.QUEUE_DURATION),
-        _quantiles("Prefill", "From scheduled until the whole prompt was in the cache", catalog.PREFILL_DURATION),
-        _quantiles("Between chunks", "Between successive chunks of a request. Each step sends one chunk of one or "
-                   "more tokens",
+        _quantiles("In the queue",
+                   "Time from a request's arrival until the scheduler takes it from the queue",
+                   catalog.QUEUE_DURATION),
+        _quantiles("Prefill",
+                   "Time from leaving the queue until the whole prompt is in the KV cache",
+                   catalog.PREFILL_DURATION),
+        _quantiles("Between chunks",
+                   "Time between successive chunks of a request. Each step sends one chunk of one or more tokens",
                    catalog.INTER_CHUNK_DURATION),
     )  # fmt: skip
 
 
 def _spread() -> tuple[Panel, ...]:
     return (
-        spread(Text("First tokens", "Number of requests by time to their first token.", look.SECONDS, 12),
+        spread(Text("Spread of times to first token",
+                    "Number of successful requests by time from arrival to first token, over time.", look.SECONDS, 12),
                ask.heatmap(catalog.TIME_TO_FIRST_TOKEN)),
-        spread(Text("Chunks", "Number of chunks by time since the chunk before.", look.SECONDS, 12),
+        spread(Text("Spread of times between chunks",
+                    "Number of chunks by time since the request's previous chunk, over time. Each step sends one "
+                    "chunk of one or more tokens.", look.SECONDS, 12),
                ask.heatmap(catalog.INTER_CHUNK_DURATION)),
     )  # fmt: skip
 
@@ -61,8 +74,10 @@ def _spread() -> tuple[Panel, ...]:
 def _load() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Active and queued", "Requests in prefill or decoding, requests in the queue, those held back for "
-                 "lack of memory, and the queue's capacity.", look.COUNT, low=0),
+            Text("Active and queued",
+                 "Active: requests in prefill or decoding. Queued: requests that wait. Held back: queued although "
+                 "the batch has room, because memory is short. Dashed: how many may wait; beyond it, requests are "
+                 "refused.", look.COUNT, low=0),
             ask.ACTIVE,
             ask.QUEUED,
             ask.HELD_BACK,
@@ -71,13 +86,17 @@ def _load() -> tuple[Panel, ...]:
             dashed=("capacity",),
         ),
         lines(
-            Text("Tokens in and out", "Prompt tokens, counted when their request ends, and tokens emitted.",
+            Text("Tokens in and out",
+                 "Prompt tokens (input) per second, counted when their request ends, and output tokens per second, "
+                 "counted as they are emitted.",
                  look.TOKENS_PER_SECOND, low=0),
             ask.TOKENS_BY_TYPE,
             colors={"input": "purple", "output": PLAIN},
         ),
         lines(
-            Text("Requests by workload", "Requests that ended, by kind of text.", look.PER_MINUTE, low=0),
+            Text("Requests by workload",
+                 "Requests that ended, per minute, by kind of text as their caller labelled it.",
+                 look.PER_MINUTE, low=0),
             ask.BY_WORKLOAD,
             stacked=True,
         ),
@@ -88,7 +107,9 @@ def _ended() -> tuple[Panel, ...]:
     return (
         traces(
             lines(
-                Text("Requests by outcome", "Requests that ended, by outcome, refused ones included.",
+                Text("Requests by outcome",
+                     "Requests that ended, per minute, by outcome. stop and length are successes; refused requests "
+                     "are included.",
                      look.PER_MINUTE, low=0),
                 ask.BY_OUTCOME,
                 stacked=True,
@@ -98,14 +119,17 @@ def _ended() -> tuple[Panel, ...]:
             "Requests that failed",
         ),
         lines(
-            Text("Errors and refusals", "Share of requests that failed or ran out of time, and share refused.",
+            Text("Errors and refusals",
+                 "Errors: share of all requests that failed or passed their deadline. Refused: share of all requests "
+                 "that were refused.",
                  look.SHARE, low=0),
             *ask.SHARES,
             colors={"errors": BAD, "refused": WARN},
         ),
         bars(
-            Text("What went wrong", "Requests over the time shown that did not end well, by outcome and class of "
-                 "error.", look.COUNT, low=0, decimals=0, no_value="none"),
+            Text("What went wrong",
+                 "Requests that failed, passed their deadline, were cancelled or were refused, over the time shown, "
+                 "by outcome and class of error.", look.COUNT, low=0, decimals=0, no_value="none"),
             ask.BY_ERROR,
             steps=((None, WARN),),
         ),
@@ -115,23 +139,27 @@ def _ended() -> tuple[Panel, ...]:
 def _engine() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Key-value caches and weights", "Bytes of MLX arrays in the caches of running requests, their limit, "
-                 "and the bytes of the weights, draft included.", look.BYTES, low=0),
+            Text("Key-value caches and weights",
+                 "Memory of MLX arrays, for each daemon: the key-value caches of running requests, their limit "
+                 "(dashed), and the weights, draft included.", look.BYTES, low=0),
             ask.KV_CACHE,
             ask.KV_CACHE_LIMIT,
             ask.WEIGHTS,
             dashed=("limit",),
         ),
         lines(
-            Text("Calls by status", "Calls on the gRPC and the HTTP server, by status, without health checks, "
-                 "reflection and scrapes.", look.PER_MINUTE, low=0),
+            Text("Calls by status",
+                 "Calls per minute on the gRPC and the HTTP server, by status. Health checks, reflection and scrapes "
+                 "are left out.", look.PER_MINUTE, low=0),
             ask.RPC_BY_STATUS,
             ask.HTTP_BY_STATUS,
             stacked=True,
             colors=look.STATUSES,
         ),
         lines(
-            Text("Calls, p95", "95 % of calls ended within this time, by method or path.", look.SECONDS, low=0),
+            Text("Calls, p95",
+                 "95 % of calls ended within this time, by gRPC method or HTTP path. A call that generates lasts "
+                 "until its answer ends.", look.SECONDS, low=0),
             ask.RPC_P95,
             ask.HTTP_P95,
         ),
@@ -141,21 +169,24 @@ def _engine() -> tuple[Panel, ...]:
 def _prefix() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Prefix cache, hits", "Share of prompt tokens read from the prefix cache, share of requests that "
-                 "read any, and share of requests whose text is too long for the cache.", look.SHARE, low=0),
+            Text("Prefix cache, hits",
+                 "Share of the prompt tokens that came from the prefix cache and need no prefill, share of the "
+                 "requests that found a cached prefix, and share of the requests whose text is too long for the "
+                 "cache.", look.SHARE, low=0),
             ask.PREFIX_READ,
             ask.PREFIX_HITS,
             ask.PREFIX_UNFIT,
         ),
         lines(
-            Text("Prefix cache, bytes", "Bytes of keys and values kept from finished requests, and their limit. "
-                 "Memory pressure lowers the limit.", look.BYTES, low=0),
+            Text("Prefix cache, bytes",
+                 "Memory of the prefix cache, for each daemon: keys and values kept from earlier requests, and their "
+                 "limit. The limit falls under memory pressure.", look.BYTES, low=0),
             ask.PREFIX_USAGE,
             ask.PREFIX_LIMIT,
         ),
         lines(
-            Text("Prefix cache, texts", "Texts whose keys and values are kept. A text that is the beginning of "
-                 "another is not counted.",
+            Text("Prefix cache, texts",
+                 "Texts in the prefix cache of each daemon. A text that is the beginning of another is not counted.",
                  look.COUNT, low=0, decimals=0),
             ask.PREFIX_ENTRIES,
         ),

@@ -14,13 +14,13 @@ def board(alerting: Alerting) -> Board:
     return Board(
         "machine",
         "Machine",
-        "The machines that run draftd: memory, pressure, swap, heat, power. Choose one instance above to read it well. "
-        "Unknown values are empty, never zero: fans and power need macmon, heat needs macOS.",
+        "The machines that run draftd: memory, pressure, swap, heat, power. Choose one instance above for clear lines. "
+        "Unknown values are empty, never zero: the thermal level needs macOS, power needs macmon.",
         (
             Row("Now", _now(alerting)),
             Row("Unified memory", _memory()),
             Row("Pressure and swap", _pressure(alerting)),
-            Row("Heat and power", _heat()),
+            Row("Heat and power", _heat(alerting)),
             Row("Sensors", _sensors()),
         ),
     )
@@ -29,24 +29,33 @@ def board(alerting: Alerting) -> Board:
 def _now(alerting: Alerting) -> tuple[Panel, ...]:
     return (
         single(
-            tile("Headroom", "Available memory minus the floor, on the machine with the least. Red: below the floor.",
+            tile("Headroom",
+                 "Available memory minus the configured floor, now, on the machine with the least. Red: less memory "
+                 "than the floor is left.",
                  look.BYTES, decimals=1),
             ask.HEADROOM_NOW,
             steps=((None, BAD), (0, GOOD)),
         ),
-        single(tile("Pressure", "The operating system's verdict on memory, where it is worst.", look.LEVEL),
+        single(tile("Pressure",
+                    "Memory pressure now, on the machine where it is worst: the kernel's level on macOS, derived "
+                    "from stalls on Linux. At critical the system may end processes.", look.LEVEL),
                ask.PRESSURE_NOW, words=look.PRESSURE),
         single(
-            tile("Swap in use", "Memory swapped out, on all machines chosen above.", look.BYTES),
+            tile("Swap in use",
+                 "Memory that is swapped out now, on all chosen machines together. It slows draftd only if it is "
+                 "read back (see Read back from swap).", look.BYTES),
             ask.SWAP_NOW,
             steps=((None, GOOD), (alerting.swap_bytes, WARN)),
         ),
-        single(tile("Heat", "macOS's thermal level, where it is worst. From heavy on the machine is throttled.",
+        single(tile("Heat",
+                    "The thermal level that macOS reports now, on the machine where it is worst. From heavy on, the "
+                    "machine is slowed down.",
                     look.LEVEL, no_value="not reported"), ask.THERMAL_NOW, words=look.THERMAL),
-        single(tile("Throttle events", "How often over the time shown a machine was throttled for heat.",
+        single(tile("Throttle events",
+                    "How often a machine's thermal level rose to heavy or above, over the time shown.",
                     look.COUNT, no_value="not reported", decimals=0), ask.THROTTLES_NOW, steps=look.NONE_IS_WELL),
-        single(tile("Readings that failed", "Sensor readings over the time shown that failed or took too long. Their "
-                    "values are missing.",
+        single(tile("Readings that failed",
+                    "Sensor readings that failed or took too long, over the time shown. Their values are missing.",
                     look.COUNT, decimals=0), ask.READING_ERRORS, steps=((None, GOOD), (1, WARN))),
     )  # fmt: skip
 
@@ -54,35 +63,43 @@ def _now(alerting: Alerting) -> tuple[Panel, ...]:
 def _memory() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Memory by kind", "What the machine's memory is used for, and its total. Wired, active and "
-                 "compressed on macOS; used, cached and buffers on Linux.", look.BYTES, 12, low=0),
+            Text("Memory by kind",
+                 "Each machine's memory by use; the stack is about all of its memory. macOS: free, active, inactive, "
+                 "wired, compressed. Linux: used, free, cached, buffers.", look.BYTES, 12, low=0),
             ask.MEMORY_BY_KIND,
             stacked=True,
         ),
         lines(
-            Text("Headroom and floor", "Available memory minus the floor. Below zero, part of the floor is used.",
+            Text("Headroom and floor",
+                 "Available memory minus the configured floor, for each machine, and the floor (dashed). Below zero "
+                 "less memory than the floor is left.",
                  look.BYTES, 12),
             *ask.HEADROOM,
             steps=((None, BAD), (0, GOOD)),
             dashed=("floor",),
         ),
         lines(
-            Text("MLX", "MLX's own count: active (held by arrays), cache (freed and kept for reuse), peak. With Metal "
-                 "also the recommended limit, and the GPU memory of all processes.", look.BYTES, low=0),
+            Text("MLX",
+                 "MLX's own count of each daemon's memory: active (held by arrays), cache (freed and kept for "
+                 "reuse), peak (the most that was active). On macOS also the most that Metal recommends (dashed), "
+                 "and the GPU memory of all processes.", look.BYTES, low=0),
             ask.MLX_MEMORY,
             ask.WORKING_SET,
             ask.GPU_MEMORY,
             dashed=("recommended",),
         ),
         lines(
-            Text("The daemon and the machine", "Resident memory of the daemon, and all memory of the machine.",
+            Text("Memory of the daemon",
+                 "Resident memory of the daemon's process, and all memory of its machine (dashed).",
                  look.BYTES, low=0),
             ask.PROCESS,
             ask.MEMORY_LIMIT,
             dashed=("^all",),
         ),
         lines(
-            Text("Shares of memory", "The kinds as shares of all memory, and the share that macOS counts as free.",
+            Text("Shares of memory",
+                 "Each use's share of the machine's memory, and the share that macOS counts as free by its own rule "
+                 "(dashed).",
                  look.SHARE, low=0, high=1),
             ask.UTILIZATION,
             ask.FREE,
@@ -94,68 +111,89 @@ def _memory() -> tuple[Panel, ...]:
 def _pressure(alerting: Alerting) -> tuple[Panel, ...]:
     return (
         states(
-            Text("Memory pressure", "Normal, warn or critical: from the kernel on macOS, from stalls on Linux.",
+            Text("Memory pressure",
+                 "For each machine: normal, warn or critical, from the kernel on macOS, from stalls on Linux. At "
+                 "critical the system may end processes.",
                  look.LEVEL),
             (ask.PRESSURE, look.PRESSURE),
         ),
         lines(
-            Text("Time in critical pressure", "Share of the time. If it stays above the line, "
-                 "DraftdMemoryPressureCritical fires.", look.SHARE, low=0, high=1),
+            Text("Time in critical pressure",
+                 "Share of the time that each machine is in critical memory pressure. DraftdMemoryPressureCritical "
+                 f"fires if it is above {alerting.critical_share:.0%} of {alerting.window} for "
+                 f"{alerting.machine_hold}.", look.SHARE, low=0, high=1),
             ask.CRITICAL,
             steps=((None, GOOD), (alerting.critical_share, BAD)),
         ),
         lines(
-            Text("Swap", "Used and free. macOS adds swap when it needs more.", look.BYTES, low=0),
+            Text("Swap",
+                 "Swap space of each machine, used and free. macOS adds swap space when it needs more.",
+                 look.BYTES, low=0),
             ask.SWAP,
             stacked=True,
         ),
         lines(
-            Text("Read back from swap", f"Beyond the line {alerting.swap_bytes / 2**20:.0f} MiB come back in "
-                 f"{alerting.window}, at which DraftdSwapRising fires.", look.BYTES_PER_SECOND, 12, low=0),
+            Text("Read back from swap",
+                 "Bytes per second that each machine reads back from swap. At the dashed line, "
+                 f"{alerting.swap_bytes / 2**20:.0f} MiB are read in {alerting.window}; above it for two windows "
+                 "DraftdSwapRising fires.", look.BYTES_PER_SECOND, 12, low=0),
             ask.SWAP_INS,
             steps=((None, GOOD), (alerting.swap_bytes / alerting.window_seconds, BAD)),
         ),
         lines(
-            Text("Pages read back", "Pages per second, as the operating system counts them.", look.PER_SECOND, 12,
+            Text("Pages read back from swap",
+                 "Pages per second that each machine reads back from swap, as the operating system counts them.",
+                 look.PER_SECOND, 12,
                  low=0),
             ask.PAGE_INS,
         ),
     )  # fmt: skip
 
 
-def _heat() -> tuple[Panel, ...]:
+def _heat(alerting: Alerting) -> tuple[Panel, ...]:
     power = {1: Word("yes", PLAIN), 0: Word("no", "text")}
     return (
         states(
-            Text("Thermal level", "The level that macOS reports. From heavy on, the machine is throttled and "
-                 "DraftdThermalHeavy fires.", look.LEVEL, height=6, no_value="macOS only"),
+            Text("Thermal level",
+                 "The level that macOS reports for each machine. From heavy on, the machine is slowed down; after "
+                 f"{alerting.machine_hold} DraftdThermalHeavy fires.", look.LEVEL, height=6, no_value="macOS only"),
             (ask.THERMAL, look.THERMAL),
         ),
         lines(
-            Text("Throttles", "How often in each interval the machine was throttled for heat.",
+            Text("Throttles",
+                 "How often per rate interval each machine's thermal level rose to heavy or above.",
                  look.COUNT, height=6, low=0, no_value="macOS only"),
             ask.THROTTLES,
         ),
         lines(
-            Text("Temperature", "macOS: averages of processor and GPU, with macmon installed. Linux: thermal zones.",
+            Text("Temperature",
+                 "Temperature by sensor. macOS: averages of processor and GPU, if macmon is installed. Linux: "
+                 "thermal zones.",
                  look.CELSIUS, height=6, no_value="no sensor"),
             ask.TEMPERATURE,
         ),
-        lines(Text("Fans", "On macOS with macmon installed; on Linux if the kernel reports them.",
+        lines(Text("Fans",
+                   "Fan speeds. macOS: if macmon is installed. Linux: if the kernel reports them.",
                    look.RPM, height=6, low=0, no_value="no sensor"),
               ask.FANS),
         lines(
-            Text("Power", "Power drawn, with macmon installed. The enclosure's power includes the others.",
+            Text("Power",
+                 "Power drawn, by part of the machine, if macmon is installed (macOS). The enclosure is the whole "
+                 "machine and includes the other parts.",
                  look.WATTS, height=6, low=0, no_value="no sensor"),
             ask.POWER,
         ),
         lines(
-            Text("GPU busy", "Share of the time in which the GPU worked for any process.",
+            Text("GPU busy",
+                 "Share of the time in which the GPU works, for any process. If it is high while draftd is idle, "
+                 "another program uses the GPU.",
                  look.SHARE, height=6, low=0, high=1, no_value="macOS only"),
             ask.GPU_BUSY,
         ),
         states(
-            Text("Power source", "Low-power mode slows decoding. On battery, macOS may switch it on by itself.",
+            Text("Power source",
+                 "For each machine: whether low-power mode is on, which slows decoding, and whether it is on mains. "
+                 "On battery, macOS may switch low-power mode on.",
                  look.LEVEL, 24, 4, no_value="not reported"),
             (ask.LOW_POWER, power),
             (ask.PLUGGED_IN, power),
@@ -166,7 +204,9 @@ def _heat() -> tuple[Panel, ...]:
 def _sensors() -> tuple[Panel, ...]:
     return (
         lines(
-            Text("Failed readings", "Readings that failed or took too long in each interval, by reading.",
+            Text("Failed readings",
+                 "Sensor readings that failed or took too long, per rate interval, by reading. Their values are "
+                 "missing above.",
                  look.COUNT, 24, 5, low=0, no_value="none"),
             ask.READING_ERRORS_BY,
         ),

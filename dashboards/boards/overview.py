@@ -16,10 +16,10 @@ def board(alerting: Alerting) -> Board:
     return Board(
         "overview",
         "Overview",
-        "Is draftd serving, does speculation pay, is the machine healthy? Tiles with a share or a ratio cover all the "
-        "time shown, so a quiet daemon has figures too.",
+        "Is draftd serving, does speculation pay, is the machine healthy? Tiles with a share, a ratio or a percentile "
+        "cover all the time shown, so they have a value even if no request runs now.",
         (
-            Row("In five seconds", (*_service(alerting), *_health(alerting))),
+            Row("At a glance", (*_service(alerting), *_health(alerting))),
             Row("Does speculation pay", _speculation(alerting)),
             Row("What clients get", _traffic(alerting)),
             Row("Load and machine", _load()),
@@ -31,43 +31,46 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
     pays = alerting.speedup_floor
     serving_text = tile(
         "Serving",
-        "Daemons that take requests. Not counted: daemons that load or drain, that lack their group of ranks, or that "
-        "had no memory for any recent request. NONE: no daemon does, or their telemetry does not arrive (see "
-        "Telemetry health).",
+        "Daemons that accept requests now. Not counted: a daemon that loads or drains, whose ranks do not serve, or "
+        "that refused all recent requests because it was full, short of memory or broken. NONE: no daemon accepts "
+        "requests, or telemetry does not arrive (see the dashboard Telemetry health).",
         "suffix: serving",
         decimals=0,
     )
     speedup = tile(
         "Speed-up by speculation",
-        "Speed of the drafted steps against autoregressive steps of the same batch, both measured on this machine, "
-        f"over the time shown. Below {pays:g}× they cost more than they save.",
+        "Speed of the steps that drafted, divided by the speed of autoregressive steps at the same batch size, both "
+        f"measured on this machine, over the time shown. Below {pays:g}× drafts cost more time than they save.",
         look.TIMES,
         no_value="no drafts",
         decimals=2,
     )
     acceptance = tile(
         "Acceptance and break-even",
-        "Share of the drafted tokens that were accepted, and the share above which drafting pays, both "
-        "measured over the time shown. The first should be higher.",
+        "First: share of the drafted tokens that the target accepted, over the time shown. Second: break-even, the "
+        "acceptance at which drafting is just as fast as not drafting, at the measured costs. Drafting pays while "
+        "the first is higher.",
         look.SHARE,
         no_value="no drafts",
         decimals=0,
     )
     level = tile(
         "Fallback level",
-        "The lowest level in force on any daemon chosen above. At full, all of speculation is allowed.",
+        "The lowest fallback level now in force on any chosen daemon. From full (no restriction) over short block "
+        "(fewer drafted tokens) and light draft (a cheaper drafter) down to autoregressive (no drafts).",
         look.LEVEL,
         no_value="not known",
     )
     flag = tile(
-        "Speculation's flag",
-        "Whether the feature flag's default lets requests speculate; off if it is off on any daemon chosen above.",
+        "Speculation flag",
+        "Whether the feature flag lets requests speculate by default, now; off if it is off on any chosen daemon. "
+        "Targeting rules of the flag may decide otherwise for single requests.",
         look.LEVEL,
         no_value="not known",
     )
     tokens = tile(
         "Tokens per second",
-        "Tokens emitted by all daemons now.",
+        "Output tokens per second of all chosen daemons now.",
         look.TOKENS_PER_SECOND,
         no_value="no requests",
         decimals=0,
@@ -85,37 +88,44 @@ def _service(alerting: Alerting) -> tuple[Panel, ...]:
 def _health(alerting: Alerting) -> tuple[Panel, ...]:
     first = tile(
         "First token, p95",
-        "The 95th percentile of the time from a request's arrival to its first token, over the time shown. Waits "
-        f"below {alerting.ttft_floor_seconds:g} s go unnoticed.",
+        "95th percentile of the time from a request's arrival to its first token, over the time shown; successful "
+        f"requests only. Users hardly notice waits below {alerting.ttft_floor_seconds:g} s.",
         look.SECONDS,
         no_value="no requests",
     )
     errors = tile(
         "Errors",
-        "Share of the requests over the time shown that failed or ran out of time.",
+        "Share of all requests that failed or passed their deadline, over the time shown. Refused requests are not "
+        "errors.",
         look.SHARE,
         no_value="no requests",
         decimals=1,
     )
     refused = tile(
         "Refused",
-        "Share of the requests over the time shown that were refused: a full queue, a bad input, draining.",
+        "Share of all requests that were refused, over the time shown: queue full, no memory, invalid input, or "
+        "daemon not serving.",
         look.SHARE,
         no_value="no requests",
         decimals=1,
     )
     headroom = tile(
         "Memory headroom",
-        "Available memory minus the configured floor, on the machine with the least. Red: below the floor.",
+        "Available memory minus the configured floor, now, on the machine with the least. Red: less memory than the "
+        "floor is left.",
         look.BYTES,
         decimals=1,
     )
     pressure = tile(
-        "Memory pressure", "The operating system's own verdict, on the machine where it is worst.", look.LEVEL
+        "Memory pressure",
+        "Memory pressure now, on the machine where it is worst: the kernel's level on macOS, derived from stalls on "
+        "Linux. At critical the system may end processes.",
+        look.LEVEL,
     )
     thermal = tile(
         "Thermal level",
-        "The thermal level that macOS reports, where it is worst. From heavy on, the machine is throttled. macOS only.",
+        "The thermal level that macOS reports now, on the machine where it is worst. From heavy on, the machine is "
+        "slowed down. Linux reports none.",
         look.LEVEL,
         no_value="not reported",
     )
@@ -133,22 +143,25 @@ def _health(alerting: Alerting) -> tuple[Panel, ...]:
 def _speculation(alerting: Alerting) -> tuple[Panel, ...]:
     speedup = Text(
         "Speed-up, measured",
-        "Speed of the drafted steps against autoregressive ones of the same batch. Below the line they do not pay. "
-        "Gaps: nothing was drafted.",
+        "Speed of the steps that drafted, divided by the speed of autoregressive steps at the same batch size, both "
+        "measured on this machine. Below the dashed line drafts cost more time than they save. Gaps: nothing was "
+        "drafted.",
         look.TIMES,
         decimals=2,
     )
     acceptance = Text(
         "Acceptance against break-even",
-        "Accepted over drafted tokens, and the share above which the same steps would have paid. If that is above "
-        "100 %, no acceptance would.",
+        "Accepted tokens divided by drafted tokens. Dashed: break-even, the acceptance at which the same steps would "
+        "have been just as fast without drafts. Drafting pays while acceptance is above it. Above 100 %, no "
+        "acceptance would pay.",
         look.SHARE,
         low=0,
         high=look.MOST_BREAK_EVEN,
     )
     level = Text(
         "Fallback level and flag",
-        "The level of the fallback ladder in force, and whether the feature flag lets requests speculate.",
+        "For each daemon: the fallback level in force, and whether the feature flag lets requests speculate by "
+        "default.",
         look.LEVEL,
     )
     return (
@@ -171,14 +184,19 @@ def _speculation(alerting: Alerting) -> tuple[Panel, ...]:
 def _traffic(alerting: Alerting) -> tuple[Panel, ...]:
     tokens = Text(
         "Tokens per second by mode",
-        "Tokens emitted, by the request's decoding mode.",
+        "Output tokens per second, by decoding mode of their request: speculative or autoregressive.",
         look.TOKENS_PER_SECOND,
         low=0,
     )
-    outcomes = Text("Requests by outcome", "Requests that ended, by outcome, refused ones included.", look.PER_MINUTE)
+    outcomes = Text(
+        "Requests by outcome",
+        "Requests that ended, per minute, by outcome. stop and length are successes; refused requests are included.",
+        look.PER_MINUTE,
+    )
     first = Text(
         "Time to first token",
-        "From a request's arrival to its first token, successes only. The points are traces.",
+        "Time from a request's arrival to its first token, successful requests only: median, 95th and 99th "
+        "percentile. Exemplars (the points) lead to traces.",
         look.SECONDS,
         low=0,
     )
@@ -196,14 +214,19 @@ def _traffic(alerting: Alerting) -> tuple[Panel, ...]:
 def _load() -> tuple[Panel, ...]:
     queue = Text(
         "Requests in progress",
-        "Requests in prefill or decoding, requests in the queue, and the queue's capacity.",
+        "Active: requests in prefill or decoding. Queued: requests that wait. Dashed: how many may wait; beyond it, "
+        "requests are refused.",
         look.COUNT,
         low=0,
     )
-    headroom = Text("Headroom over the floor", "Available memory minus the configured floor.", look.BYTES)
+    headroom = Text(
+        "Headroom over the floor",
+        "Available memory minus the configured floor, for each machine. Below zero less memory than the floor is left.",
+        look.BYTES,
+    )
     state = Text(
         "Pressure and heat",
-        "The operating system's verdict on memory, and the thermal level if macOS reports it.",
+        "For each machine: memory pressure, and on macOS the thermal level. From heavy on, the machine is slowed down.",
         look.LEVEL,
     )
     return (

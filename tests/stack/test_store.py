@@ -29,12 +29,11 @@ _MOST = 1.0 + 1e-6  # what a share may be: Prometheus extrapolates both sides of
 # Shares that may be above one: break-even, where no acceptance pays, and acceptance over its baseline.
 _UNBOUNDED = {
     "Acceptance and break-even",
-    "Accepted of drafted",
     "Acceptance, three ways",
     "Acceptance against break-even",
     "Drift",
 }
-NOTHING_ASKED = {"draftd-fallback/What asks for a level/"}  # every signal has ended: no level is asked for
+NOTHING_ASKED = {"draftd-fallback/Signals that ask for a level/"}  # every signal has ended: no level is asked for
 
 
 @dataclass(frozen=True)
