@@ -112,45 +112,45 @@ class Event:
 _string, _strings, _boolean = (partial(Attribute, type) for type in ("string", "string[]", "boolean"))
 _int, _double = partial(Attribute, "int"), partial(Attribute, "double")
 _LEVELS = tuple(level.label for level in FallbackLevel)
-_PLANNED = "if it was not refused before its plan was made"
+_PLANNED = "if the request was not refused before it was planned"
 _FAILED = "if something went wrong"
 
 # Common to the GenAI span and the metrics.
-OPERATION = _string("gen_ai.operation.name", "`chat`, or `text_completion` where the prompt is raw text or token ids")
+OPERATION = _string("gen_ai.operation.name", "`chat`, or `text_completion` if the prompt is raw text or token ids")
 PROVIDER = _string("gen_ai.provider.name", "Always `draftd`: the model runs in this process")
 MODEL = _string("gen_ai.request.model", "The target model")
 ERROR_TYPE = _string(
     "error.type",
-    "Class of what went wrong: `Cancelled`, `DeadlineExceeded`, `EngineFailure`, or that of the refusal, as "
+    "Class of the error: `Cancelled`, `DeadlineExceeded`, `EngineFailure`, or the class of a refusal, such as "
     "`QueueFull`; absent on success. On an RPC, the status; between two daemons, a reason of remote.md",
     condition=_FAILED,
 )
 DRAFT_MODEL = _string(
     "draftd.draft_model",
-    "The draft model of the loaded pair, in both modes; `prompt_lookup` where the plan drafts without weights; "
-    "`none` without either",
+    "The draft model of the loaded pair, in both modes; `prompt_lookup` if the plan drafts without weights; `none` "
+    "if there is neither",
     examples=("draftd-nano-draft", "prompt_lookup", "none"),
 )
 MODE = _string(
     "draftd.mode",
-    "`speculative` or `autoregressive`, as the request started; absent if refused before",
+    "Decoding mode, `speculative` or `autoregressive`, when the request started; absent if it was refused before",
     values=tuple(DecodeMode),
     condition=_PLANNED,
 )
 WORKLOAD = _string(
     "draftd.workload",
-    "Workload class: `code`, `tool_call`, `chat`, `prose`, `edit` or `unspecified`",
+    "Kind of text, as the caller labelled it: `code`, `tool_call`, `chat`, `prose`, `edit` or `unspecified`",
     values=(*WorkloadClass,),
 )
 CONTEXT_TIER = _string(
     "draftd.context_tier",
-    "Prompt length: `short` below 512 tokens, `medium` below 4,096, `long` above",
+    "Prompt length: `short` below 512 tokens, `medium` below 4,096, `long` from there on",
     values=tuple(ContextTier),
     condition=_PLANNED,
 )
 OUTCOME = _string(
     "draftd.outcome",
-    "`stop`, `length`, `cancelled`, `deadline`, `error` or `refused`",
+    "How the request ended: `stop`, `length`, `cancelled`, `deadline`, `error` or `refused`",
     values=(*FinishReason, "refused"),
 )
 
@@ -159,9 +159,10 @@ TOKEN_TYPE = _string("gen_ai.token.type", "`input` or `output`")
 POSITION = _int("draftd.position", "Position in the draft, counted from 0")
 STATE_FILE = _string(
     "draftd.state.file",
-    "What is kept there: `ladder` (level, holds, leases, baselines), `events`, `learnt`, `flag`, `prefixes` or `pins`",
+    "The file of saved state: `ladder` (level, holds, leases, baselines), `events`, `learnt` (costs of drafting), "
+    "`flag`, `prefixes` or `pins`",
 )
-TELEMETRY_PART = _string("draftd.telemetry.part", "Where telemetry itself failed, such as `observer` or `span`")
+TELEMETRY_PART = _string("draftd.telemetry.part", "The part of telemetry that failed, such as `observer` or `span`")
 READING = _string("draftd.hardware.reading", "The reading that failed, such as `gpu` or `macmon`")
 MLX_STATE = _string(
     "draftd.memory.mlx.state",
@@ -170,110 +171,109 @@ MLX_STATE = _string(
 )
 MEMORY_STATE = _string(
     "system.memory.state",
-    "Linux: `used`, `free`, `cached`, `buffers`. macOS: `free`, `active`, `inactive`, `wired`, `compressed`. They add "
-    "up to about the total",
+    "Use of the memory. Linux: `used`, `free`, `cached`, `buffers`. macOS: `free`, `active`, `inactive`, `wired`, "
+    "`compressed`. The uses add up to about the total",
 )
 PAGING_STATE = _string("system.paging.state", "`used` or `free`")
 PAGING_DIRECTION = _string("system.paging.direction", "Always `in`")
 HW_ID = _string("hw.id", "The sensor, such as `cpu`, `gpu` or `fan0`")
-HW_TYPE = _string("hw.type", "The kind of part: `cpu`, `gpu`, `memory`, `enclosure` (all of it) or `ane`")
+HW_TYPE = _string("hw.type", "The kind of part: `cpu`, `gpu`, `memory`, `enclosure` (the whole machine) or `ane`")
 
 # The request, on the inference span.
-REQUEST_MAX_TOKENS = _int("gen_ai.request.max_tokens", "Most tokens to emit")
+REQUEST_MAX_TOKENS = _int("gen_ai.request.max_tokens", "Most tokens that the request may emit")
 REQUEST_TEMPERATURE = _double("gen_ai.request.temperature", "Sampling temperature; 0 is greedy")
-REQUEST_TOP_P = _double("gen_ai.request.top_p", "Nucleus; 1 is off")
-REQUEST_TOP_K = _int("gen_ai.request.top_k", "Most likely tokens kept; 0 is off")
-REQUEST_MIN_P = _double("draftd.request.min_p", "Least probability relative to the best; 0 is off")
-REQUEST_SEED = _int("gen_ai.request.seed", "Seed, where the caller gave one")
-REQUEST_PRESENCE = _double("gen_ai.request.presence_penalty", "Presence penalty, where the caller gave one")
-REQUEST_FREQUENCY = _double("gen_ai.request.frequency_penalty", "Frequency penalty, where the caller gave one")
-REQUEST_CHOICES = _int("gen_ai.request.choice.count", "Choices asked for, where they are several; each has a span")
-REQUEST_CHOICE = _int("draftd.request.choice", "Which of several choices, from 0")
-REQUEST_STOP = _strings("gen_ai.request.stop_sequences", "Stop strings, where the caller gave some")
+REQUEST_TOP_P = _double("gen_ai.request.top_p", "Nucleus sampling: the share of probability to sample from; 1 is off")
+REQUEST_TOP_K = _int("gen_ai.request.top_k", "Number of most likely tokens to sample from; 0 is off")
+REQUEST_MIN_P = _double("draftd.request.min_p", "Least probability relative to the most likely token's; 0 is off")
+REQUEST_SEED = _int("gen_ai.request.seed", "Seed, if the caller set one")
+REQUEST_PRESENCE = _double("gen_ai.request.presence_penalty", "Presence penalty, if the caller set one")
+REQUEST_FREQUENCY = _double("gen_ai.request.frequency_penalty", "Frequency penalty, if the caller set one")
+REQUEST_CHOICES = _int("gen_ai.request.choice.count", "Number of choices, if several; each has a span")
+REQUEST_CHOICE = _int("draftd.request.choice", "Number of this choice among several, from 0")
+REQUEST_STOP = _strings("gen_ai.request.stop_sequences", "Stop strings, if the caller set some")
 REQUEST_STREAM = _boolean("gen_ai.request.stream", "Always true")
 
 # The answer, on the inference span.
 RESPONSE_ID = _string("gen_ai.response.id", "The request's id, as the client received it")
 RESPONSE_MODEL = _string("gen_ai.response.model", "The target model")
-RESPONSE_FINISH = _strings("gen_ai.response.finish_reasons", "One reason, as in `draftd.outcome`")
-RESPONSE_TTFC = _double("gen_ai.response.time_to_first_chunk", "Seconds from arrival until the first tokens")
+RESPONSE_FINISH = _strings("gen_ai.response.finish_reasons", "Why the answer ended, as in `draftd.outcome`")
+RESPONSE_TTFC = _double("gen_ai.response.time_to_first_chunk", "Seconds from arrival until the first chunk")
 USAGE_INPUT = _int("gen_ai.usage.input_tokens", "Prompt tokens")
 USAGE_CACHE_READ = _int(
-    "gen_ai.usage.cache_read.input_tokens",
-    "Input tokens that were not computed: their keys and values were cached by an earlier request",
+    "gen_ai.usage.cache_read.input_tokens", "Prompt tokens that came from the prefix cache and were not computed"
 )
 USAGE_OUTPUT = _int("gen_ai.usage.output_tokens", "Emitted tokens, the end-of-text token included")
-INPUT_MESSAGES = _string("gen_ai.input.messages", "The prompt as JSON, its first 16,384 characters; only when opted in")
-OUTPUT_MESSAGES = _string("gen_ai.output.messages", "The answer, in the same form")
+INPUT_MESSAGES = _string("gen_ai.input.messages", "The prompt as JSON, 16,384 characters at most; only if opted in")
+OUTPUT_MESSAGES = _string("gen_ai.output.messages", "The answer as JSON, 16,384 characters at most; only if opted in")
 
 # The plan, on the inference span.
 PLAN_REASON = _string(
     "draftd.plan.reason",
-    "Why the request was decoded the way it was",
+    "Why the request was decoded as it was",
     examples=("flag: on (default variant)", "request: autoregressive"),
 )
 PLAN_LEVEL = _string(
-    "draftd.plan.level", "Fallback level in force, such as `full`", values=_LEVELS[::-1], condition=_PLANNED
+    "draftd.plan.level", "Fallback level of the plan, or that a probe tried", values=_LEVELS[::-1], condition=_PLANNED
 )
 PLAN_VARIANT = _string("draftd.plan.variant", "Variant of the feature flag", examples=("on", "off"))
 PLAN_DRAFTER = _string(
-    "draftd.plan.drafter", "`draft_model`, `light_draft_model`, `prompt_lookup`, `grammar` or `none`"
+    "draftd.plan.drafter", "The drafter: `draft_model`, `light_draft_model`, `prompt_lookup`, `grammar` or `none`"
 )
 PLAN_MAX_DRAFT = _int("draftd.plan.max_draft_tokens", "Most tokens to draft in a step; 0 is none")
 PLAN_DEPTH_MODE = _string(
     "draftd.plan.depth_mode",
-    "`automatic` (each step drafts as much as pays), `fixed` (as much as the plan allows) or `none`",
+    "How many tokens a step drafts: `automatic` (as many as pay), `fixed` (as many as the plan allows) or `none`",
     values=(*DepthMode, "none"),
 )
 PLAN_ALTERNATIVES = _strings(
     "draftd.plan.alternatives",
-    "Drafters that might be used in place of the plan's in steps where they paid more; absent where there were none",
+    "Drafters that may replace the plan's drafter in steps in which they pay more; absent if there are none",
     examples=("prompt_lookup",),
 )
 RESPONSE_FORMAT = _string(
     "draftd.response_format",
-    "What the answer had to be; absent where it could be anything",
+    "The format that the answer must have; absent if any is allowed",
     values=("json_object", "json_schema", "regex", "choice", "grammar", "tool_call"),
 )
 GRAMMAR_COMPILE = Attribute(
     "double",
     "draftd.grammar.compile.duration",
-    "Time that compiling the answer's grammar took, 0 where it was known (seconds)",
+    "Time to compile the answer's grammar; 0 if it was compiled before (seconds)",
 )
 DEGRADED = _string(
     "draftd.degraded_reason",
-    "Why a speculative request went on autoregressively; absent where it did not",
+    "Why a speculative request continued without drafts; absent if it did not",
     examples=("the draft failed: out of memory",),
 )
 
 # The counts on the inference span; more are made from metrics (`Metric.on_span`).
-STEPS = _int("draftd.steps", "Decode steps of any depth")
-ACCEPTANCE = _double("draftd.spec_decode.acceptance", "accepted / drafted; absent where nothing was drafted")
+STEPS = _int("draftd.steps", "Decode steps, with and without drafts")
+ACCEPTANCE = _double("draftd.spec_decode.acceptance", "accepted / drafted; absent if nothing was drafted")
 MEAN_ACCEPTED = _double(
     "draftd.spec_decode.mean_accepted_length",
-    "1 + accepted / drafts, the bonus token counted; absent where nothing was drafted",
+    "Mean tokens of a step that drafted, with the target's own: 1 + accepted / drafts; absent if nothing was drafted",
 )
 SPEEDUP = _double(
     "draftd.spec_decode.speedup",
-    "Speed of its speculative steps over that of autoregressive ones, measured; absent where that is not known, or "
-    "nothing was drafted",
+    "Speed of the steps that drafted, divided by the speed of autoregressive steps, both measured; absent if "
+    "unknown, or if nothing was drafted",
 )
 
 # The times, on the inference span.
-TOKENS_PER_SECOND = _double("draftd.tokens_per_second", "Tokens after the first chunk, over the time since it")
+TOKENS_PER_SECOND = _double("draftd.tokens_per_second", "Tokens after the first chunk, per second since that chunk")
 TTFT = _double("draftd.time_to_first_token", "Seconds from arrival until the first token")
 
 # The RPC.
 RPC_SYSTEM = _string("rpc.system.name", "Always `grpc`")
 RPC_METHOD = _string(
-    "rpc.method", "Full name, such as `draftd.v1.InferenceService/Generate`; `_OTHER` where there is no such method"
+    "rpc.method", "Full name, such as `draftd.v1.InferenceService/Generate`; `_OTHER` if there is no such method"
 )
 RPC_STATUS = _string("rpc.response.status_code", "gRPC status by name, such as `OK` or `CANCELLED`")
 
 # The HTTP request.
-HTTP_METHOD = _string("http.request.method", "Such as `POST`; `_OTHER` where HTTP has no such method")
-HTTP_ROUTE = _string("http.route", "Path, such as `/v1/chat/completions`; absent where there is no such path")
-HTTP_STATUS = _int("http.response.status_code", "Such as 200; 499 where the client went before it was answered")
+HTTP_METHOD = _string("http.request.method", "Method, such as `POST`; `_OTHER` if HTTP has no such method")
+HTTP_ROUTE = _string("http.route", "Path, such as `/v1/chat/completions`; absent if there is no such path")
+HTTP_STATUS = _int("http.response.status_code", "Status, such as 200; 499 if the client left before it was answered")
 URL_SCHEME = _string("url.scheme", "`http` or `https`")
 
 # Certificates.
@@ -285,10 +285,9 @@ CERTIFICATE = _string(
 
 # The server.
 SERVER_ADDRESS = _string(
-    "server.address",
-    "The host that the daemon listens on, as it is set; on the SDK's own metrics that of the collector",
+    "server.address", "Host that the daemon listens on, as configured; on the SDK's own metrics, the collector's host"
 )
-SERVER_PORT = _int("server.port", "The port that the daemon listens on; on the SDK's own metrics that of the collector")
+SERVER_PORT = _int("server.port", "Port that the daemon listens on; on the SDK's own metrics, the collector's port")
 
 # The SDK's own metrics.
 COMPONENT_TYPE = _string("otel.component.type", "The part of the SDK, such as `batching_span_processor`")
@@ -297,7 +296,7 @@ COMPONENT_NAME = _string("otel.component.name", "That part with its number, such
 # Transitions.
 TRANSITION_SUBJECT = _string(
     "draftd.transition.subject",
-    "`flag`, `level`, `remote` (what the fallback allows of it) or `link` (to it)",
+    "What changed: `flag`, `level`, `remote` (what the fallback allows of it) or `link` (to the remote)",
     values=("flag", "level", "remote", "link"),
 )
 TRANSITION_FROM = _string(
@@ -308,87 +307,88 @@ TRANSITION_TO = _string(
     "The variant, level or state after the change",
     examples=("short_block 3", "autoregressive", "off", "down"),
 )
-TRANSITION_CAUSE = _string("draftd.transition.cause", "Why", examples=("acceptance_drift", "recovered"))
+TRANSITION_CAUSE = _string("draftd.transition.cause", "Cause of the change", examples=("acceptance_drift", "recovered"))
 TRANSITION_EVIDENCE = _string(
     "draftd.transition.evidence",
-    "The figures behind it, and their window",
+    "Figures that caused the change, and their time window",
     examples=("acceptance 0.31 of 120 requests, expected 0.62",),
 )
 
 # The fallback.
-SIGNAL = _string("draftd.signal", "What asks for a level, such as `acceptance_floor`, `memory` or `alert`")
-RESULT = _string("draftd.result", "The result", examples=("good", "bad", "accepted", "ok"))
+SIGNAL = _string("draftd.signal", "Signal or cause of a change, such as `acceptance_floor`, `memory` or `alert`")
+RESULT = _string("draftd.result", "Result or verdict", examples=("good", "bad", "accepted", "ok"))
 ORIGIN = _string(
-    "draftd.origin", "`probe` or `canary`: the daemon's own requests", values=(Origin.PROBE, Origin.CANARY)
+    "draftd.origin", "Kind of the daemon's own requests: `probe` or `canary`", values=(Origin.PROBE, Origin.CANARY)
 )
 
 # Two daemons.
 STRATEGY = _string(
     "draftd.strategy",
-    "`local`, `remote` (another daemon's model answers) or `speculative` (drafted here, verified there), as planned",
+    "Where the request was planned to be decoded: `local`, `remote` (another daemon's model answers) or "
+    "`speculative` (drafted here, verified there)",
     values=tuple(one for one in Strategy if one is not Strategy.AUTO),
     condition=_PLANNED,
 )
 QUALITY = _string(
     "draftd.quality",
-    "Quality class of the answer, the least of the models that chose its tokens; `unknown` where none is set",
+    "Quality class of the answer, the lowest of the models that chose its tokens; `unknown` if none is set",
     values=(*(one.label for one in QualityClass), "unknown"),
 )
-VERIFIER = _string("draftd.verifier", "Whose target chose the tokens: `local` or `remote`", values=(*Verifier,))
-IO_DIRECTION = _string("network.io.direction", "`transmit` or `receive`, of this daemon")
+VERIFIER = _string("draftd.verifier", "Daemon that chose the tokens: `local` or `remote`", values=(*Verifier,))
+IO_DIRECTION = _string("network.io.direction", "`transmit` or `receive`, as seen by this daemon")
 FAILED_OVER = _string(
     "draftd.failed_over",
-    "Why a request of the remote's target went on with this daemon's own; absent where it did not",
+    "Why a request at the remote continued with this daemon's own target; absent if it did not",
     examples=("the remote does not answer",),
 )
 CURRENCY = _string("draftd.currency", "Currency of the cost: `cost.currency`", examples=("$",))
 _REMOTE_LEVELS = tuple(level.label for level in RemoteLevel)
-REMOTE_FROM = _string("draftd.remote.from", "What was allowed before", values=_REMOTE_LEVELS)
-REMOTE_TO = _string("draftd.remote.to", "What is allowed now", values=_REMOTE_LEVELS)
-ROUND_TRIPS = _int("draftd.remote.round_trips", "Round trips that were measured")
-ROUND_TRIP_TIME = _double("draftd.remote.round_trip.time", "Their sum (seconds), the verifier's own time among it")
+REMOTE_FROM = _string("draftd.remote.from", "What the fallback allowed before the change", values=_REMOTE_LEVELS)
+REMOTE_TO = _string("draftd.remote.to", "What the fallback allows after the change", values=_REMOTE_LEVELS)
+ROUND_TRIPS = _int("draftd.remote.round_trips", "Round trips to the verifier that were measured")
+ROUND_TRIP_TIME = _double("draftd.remote.round_trip.time", "Sum of round trips (seconds), without the verifier's time")
 VERIFY_END = _string(
     "draftd.verify.end",
-    "Why the sequence ended: `closed` by the edge, its text `finished`, `replaced` when a connection came back, "
-    "`given_up` (idle, its edge gone, memory needed), or `error`",
+    "Why the sequence ended: `closed` by the edge, `finished` (its text ended), `replaced` when a connection came "
+    "back, `given_up` (idle, its edge gone, or memory needed), or `error`",
     values=("closed", "finished", "replaced", "given_up", "error"),
 )
 
 # Several ranks.
 GROUP_ID = _string(
     "draftd.group.id",
-    "The group of ranks that the target runs on, for the life of the daemon; on its resource, absent where the target "
-    "runs within the daemon",
+    "Id of the group of ranks that the target runs on, for the life of the daemon. An attribute of the daemon's "
+    "resource; absent if the target runs in the daemon's own process",
     examples=("1f3a90c2b7d4",),
 )
 DAEMON_STATE = _string(
     "draftd.daemon.state",
-    "`loading`, `serving`, `not_serving` (its engine begins anew), `draining` (it was told to stop) or `failed`",
+    "`loading`, `serving`, `not_serving` (its engine starts again), `draining` (it was told to stop) or `failed`",
     values=(*DaemonState,),
 )
 GROUP_STATE = _string(
     "draftd.group.state",
-    "`starting`, `serving`, `restarting` (it was lost, and begins anew) or `failed` (it does not)",
+    "`starting`, `serving`, `restarting` (it was lost and starts again) or `failed` (it does not start again)",
     values=(*GroupState,),
 )
 GROUP_LOSS = _string(
     "draftd.group.loss",
     "Why the group was lost. A rank `died` (its process or its connection ended), was `silent`, `stalled` (its step "
-    "did not end), fell `behind`, or `failed` with an error of its own",
+    "did not end), fell `behind`, or `failed` with an error",
     values=(*Loss,),
 )
-RANK = _int("draftd.rank.number", "Number of the rank; 0 leads")
+RANK = _int("draftd.rank.number", "Number of the rank; rank 0 leads")
 RANK_HOST = _string(
     "draftd.rank.host", "The machine that the rank runs on, as the hostfile names it", examples=("mini-2.local",)
 )
 
 # The feature flag.
 FLAG_KEY = _string("feature_flag.key", "The flag's key")
-FLAG_VARIANT = _string("feature_flag.result.variant", "The variant chosen")
-FLAG_VALUE = _boolean("feature_flag.result.value", "The value, where the provider names no variant")
-FLAG_REASON = _string("feature_flag.result.reason", "Why, such as `static` or `targeting_match`")
+FLAG_VARIANT = _string("feature_flag.result.variant", "Variant that the evaluation chose")
+FLAG_VALUE = _boolean("feature_flag.result.value", "The flag's value, if the provider names no variant")
+FLAG_REASON = _string("feature_flag.result.reason", "Why this value, such as `static` or `targeting_match`")
 FLAG_PROVIDER = _string("feature_flag.provider.name", "The provider that answered")
-FLAG_CONTEXT = _string("feature_flag.context.id", "The targeting key: the caller, where one was named")
+FLAG_CONTEXT = _string("feature_flag.context.id", "The targeting key: the caller, if the request names one")
 FLAG_ERROR_MESSAGE = _string("feature_flag.error.message", "What went wrong; absent on success")
-FLAG_SET = _string("feature_flag.set.id", "The flag set, where the provider names one")
-FLAG_VERSION = _string("feature_flag.version", "Version of the rules, where the provider names one")
+FLAG_SET = _string("feature_flag.set.id", "The flag set, if the provider names one")
+FLAG_VERSION = _string("feature_flag.version", "Version of the flag's rules, if the provider names one")

@@ -45,35 +45,36 @@ def _histogram(name: str, brief: str, buckets: tuple[float, ...], *attributes: A
 # Requests and speculation.
 REQUEST_DURATION = _histogram(
     "gen_ai.server.request.duration",
-    "From a request's arrival until its end; `error.type` tells failures apart",
+    "Time from a request's arrival to its end, failed and refused requests included; `error.type` tells failures apart",
     _DURATION,
     *_GEN_AI,
     a.ERROR_TYPE,
 )
 TIME_TO_FIRST_TOKEN = _histogram(
-    "gen_ai.server.time_to_first_token", "From arrival until the first token; successes only", _TTFT, *_GEN_AI
+    "gen_ai.server.time_to_first_token", "Time from arrival to the first token; successes only", _TTFT, *_GEN_AI
 )
 TIME_PER_OUTPUT_TOKEN = _histogram(
     "gen_ai.server.time_per_output_token",
-    "(duration - time to first token) / (output tokens - 1); successes only",
+    "Time per further output token: (duration - time to first token) / (output tokens - 1); successes only",
     _TPOT,
     *_GEN_AI,
 )
-DRAFTS = _sum("draftd.spec_decode.drafts", "{draft}", "Steps with at least one drafted token")
-DRAFT_TOKENS = _sum("draftd.spec_decode.draft_tokens", "{token}", "Drafted tokens")
+DRAFTS = _sum("draftd.spec_decode.drafts", "{draft}", "Steps that drafted, counted for each request in the step")
+DRAFT_TOKENS = _sum("draftd.spec_decode.draft_tokens", "{token}", "Tokens that were drafted, accepted or not")
 ACCEPTED_TOKENS = _sum(
-    "draftd.spec_decode.accepted_tokens", "{token}", "Accepted draft tokens, those that were cut among them"
+    "draftd.spec_decode.accepted_tokens", "{token}", "Drafted tokens that were accepted, even beyond the text's end"
 )
 CUT_TOKENS = _sum(
     "draftd.spec_decode.cut_tokens",
     "{token}",
-    "Tokens, accepted or sampled, of speculative steps beyond the end of the text: they are not emitted",
+    "Tokens that speculative steps decided beyond the end of the text, accepted ones and the target's own; they are "
+    "not emitted",
 )
 ACCEPTED_PER_POS = _sum(
     "draftd.spec_decode.accepted_tokens_per_pos",
     "{token}",
-    "Accepted draft tokens by position in the draft; over those of "
-    "`draftd.spec_decode.draft_tokens_per_pos` it is the acceptance at that position",
+    "Accepted tokens by position in the draft; divided by `draftd.spec_decode.draft_tokens_per_pos`, the acceptance "
+    "at that position",
     a.POSITION,
 )
 DRAFTED_PER_POS = _sum(
@@ -81,37 +82,38 @@ DRAFTED_PER_POS = _sum(
 )
 ROLLBACKS = _sum("draftd.spec_decode.rollbacks", "{rollback}", "Steps in which the target rejected a drafted token")
 ROLLED_BACK_TOKENS = _sum(
-    "draftd.spec_decode.rolled_back_tokens", "{token}", "Rejected draft tokens: drafted less accepted"
+    "draftd.spec_decode.rolled_back_tokens", "{token}", "Drafted tokens thrown away: a rejected one and all after it"
 )
 DRAFT_FORWARDS = _sum(
     "draftd.spec_decode.draft_forwards",
     "{forward}",
-    "Forward passes of the draft model, counted for each request that took part",
+    "Forward passes of the draft model, counted for each request in the pass",
 )
 TARGET_FORWARDS = _sum(
     "draftd.spec_decode.target_forwards",
     "{forward}",
-    "Forward passes of the target in decode steps of either mode, counted for each request that took part",
+    "Forward passes of the target in decode steps of both modes, counted for each request in the pass",
 )
 DRAFT_TIME = _sum(
-    "draftd.spec_decode.draft.time", "s", "Time that steps spent drafting, counted for each request that took part"
+    "draftd.spec_decode.draft.time", "s", "Time that steps spent drafting, counted for each request in the step"
 )
 VERIFY_TIME = _sum(
     "draftd.spec_decode.verify.time",
     "s",
-    "Time that steps of either mode spent in the target's forward pass, counted for each request that took part",
+    "Time that steps of both modes spent in the target's forward pass, counted for each request in the step",
 )
 BREAK_EVEN_TOKENS = _sum(
     "draftd.spec_decode.break_even_tokens",
     "{token}",
-    "Accepted tokens that would have made the speculative steps just as fast as autoregressive ones, both measured at "
-    "the same batch size; of all drafts but the unpriced ones",
+    "Accepted tokens at which the steps that drafted would have been just as fast as autoregressive steps at the "
+    "same batch size, both measured; unpriced drafts are left out. If a remote verifies: as fast as the remote's own "
+    "streaming",
 )
-UNPRICED_DRAFTS = _sum("draftd.spec_decode.unpriced_drafts", "{draft}", "Drafts whose cost in plain steps is not known")
+UNPRICED_DRAFTS = _sum("draftd.spec_decode.unpriced_drafts", "{draft}", "Steps that drafted and whose cost is unknown")
 PARKED_STEPS = _sum(
     "draftd.spec_decode.parked_steps",
     "{step}",
-    "Steps that drafted nothing because it did not pay, although a drafter was available",
+    "Steps that drafted nothing, although a drafter was available, because drafting did not pay",
 )
 CAPPED_STEPS = _sum(
     "draftd.spec_decode.capped_steps",
@@ -119,19 +121,19 @@ CAPPED_STEPS = _sum(
     "Steps in which more drafted tokens would have paid than the plan allowed",
 )
 TOKENS = _sum(
-    "draftd.tokens", "{token}", "Tokens: output as they are emitted, input when their request ends", a.TOKEN_TYPE
+    "draftd.tokens", "{token}", "Tokens: output is counted when emitted, input when its request ends", a.TOKEN_TYPE
 )
 REQUESTS = _counter(
     "draftd.requests", "{request}", "Requests that ended, refused ones included", *LABELS, a.OUTCOME, a.ERROR_TYPE
 )
 DRAFTER_ERRORS = _sum(
-    "draftd.drafter.errors", "{error}", "Requests for which drafting failed; they went on autoregressively"
+    "draftd.drafter.errors", "{error}", "Requests for which drafting failed; they continued without drafts"
 )
 VERIFIER_ERRORS = _sum(
     "draftd.verifier.errors",
     "{error}",
-    "Requests that were in a decode step that failed; they were prefilled again and went on autoregressively, or ended "
-    "in an error",
+    "Requests in a decode step that failed; they were prefilled again and continued without drafts, or ended in an "
+    "error",
 )
 
 # The fallback: levels, signals, alerts, probes, canaries.
@@ -140,18 +142,18 @@ FALLBACK_LEVEL = _model_gauge(
     "{level}",
     "Fallback level in force: 3 full, 2 short block, 1 light draft, 0 autoregressive",
 )
-FALLBACK_POSITION = _model_gauge("draftd.fallback.position", "{level}", "Levels of the ladder below the top; 0 is full")
+FALLBACK_POSITION = _model_gauge("draftd.fallback.position", "{level}", "Levels below the top of the ladder; 0 is full")
 FALLBACK_HOLD = _model_gauge("draftd.fallback.hold", "{hold}", "1 while an operator holds the level, else 0")
 FALLBACK_DEMAND = _model_gauge(
     "draftd.fallback.demand",
     "{level}",
-    "Fallback level that a signal asks for, as in draftd.fallback.level; 3 once it no longer asks for one",
+    "Fallback level that a signal asks for, numbered as in `draftd.fallback.level`; 3 once the signal asks for none",
     a.SIGNAL,
 )
 FALLBACK_TRANSITIONS = _model_counter(
     "draftd.fallback.transitions",
     "{transition}",
-    "Steps down and up the ladder",
+    "Steps down and up the fallback ladder",
     a.TRANSITION_FROM,
     a.TRANSITION_TO,
     a.SIGNAL,
@@ -159,27 +161,27 @@ FALLBACK_TRANSITIONS = _model_counter(
 DRIFT_SUM = _model_gauge(
     "draftd.drift.sum",
     "1",
-    "CUSUM of acceptance below its baseline, over the limit at which it is drift: 1 and more is drift",
+    "How far acceptance is below its baseline: the CUSUM's sum over its limit. From 1 on it counts as drift",
     a.WORKLOAD,
 )
 ALERT_NOTIFICATIONS = _model_counter(
-    "draftd.alert.notifications", "{notification}", "Notifications at the webhook, by result", a.RESULT
+    "draftd.alert.notifications", "{notification}", "Alert notifications at the webhook, by result", a.RESULT
 )
-ALERT_LEASES = _model_gauge("draftd.alert.leases", "{alert}", "Alerts that now ask for a level")
-ALERT_POLLS = _model_counter("draftd.alert.polls", "{poll}", "Polls of the source of alerts", a.RESULT)
-PROBES = _model_counter("draftd.probe.runs", "{probe}", "Probes of the level above, by verdict", a.PLAN_LEVEL, a.RESULT)
+ALERT_LEASES = _model_gauge("draftd.alert.leases", "{alert}", "Alerts that ask for a lower fallback level now")
+ALERT_POLLS = _model_counter("draftd.alert.polls", "{poll}", "Polls of `webhook.poll_url`, by result", a.RESULT)
+PROBES = _model_counter("draftd.probe.runs", "{probe}", "Probes, by level tried and verdict", a.PLAN_LEVEL, a.RESULT)
 PROBE_ACCEPTANCE = _model_gauge(
     "draftd.probe.acceptance",
     "1",
-    "Acceptance of the drafted tokens that the last probe reached: accepted / (accepted + rollbacks)",
+    "Accepted share of the drafted tokens that the target reached in the last probe: accepted / (accepted + rollbacks)",
 )
-PROBE_SPEEDUP = _model_gauge("draftd.probe.speedup", "1", "Speed-up over autoregressive decoding in the last probe")
+PROBE_SPEEDUP = _model_gauge("draftd.probe.speedup", "1", "Speed of the last probe over that of autoregressive steps")
 CANARIES = _model_counter("draftd.canary.runs", "{run}", "Runs of the quality canaries, by verdict", a.RESULT)
 CANARY_SCORE = _model_gauge(
-    "draftd.canary.score", "1", "Share of the quality canaries that passed in the last run", a.MODE
+    "draftd.canary.score", "1", "Share of the quality canaries that passed in the last run, by decoding mode", a.MODE
 )
 CANARY_DIVERGENCES = _model_counter(
-    "draftd.canary.divergences", "{divergence}", "Greedy canaries whose speculative text was not the autoregressive one"
+    "draftd.canary.divergences", "{divergence}", "Greedy canaries whose text with drafts differs from that without"
 )
 ANNOTATIONS = _model_counter("draftd.annotation.sends", "{annotation}", "Annotations sent to Grafana", a.RESULT)
 
@@ -187,106 +189,111 @@ ANNOTATIONS = _model_counter("draftd.annotation.sends", "{annotation}", "Annotat
 FLAG_ENABLED = _model_gauge(
     "draftd.flag.enabled",
     "{flag}",
-    "1 where the feature flag's default variant lets requests speculate, else 0; targeting may decide otherwise",
+    "1 if the feature flag's default variant lets requests speculate, else 0; targeting rules may decide otherwise",
 )
-QUEUE_DURATION = _histogram("draftd.queue.duration", "From arrival until scheduled", _WAIT, *LABELS)
+QUEUE_DURATION = _histogram("draftd.queue.duration", "Time from a request's arrival until scheduled", _WAIT, *LABELS)
 PREFILL_DURATION = _histogram(
-    "draftd.prefill.duration", "From scheduled until the whole prompt was in the cache", _WAIT, *LABELS
+    "draftd.prefill.duration", "Time from leaving the queue until the whole prompt is in the KV cache", _WAIT, *LABELS
 )
 INTER_CHUNK_DURATION = _histogram(
     "draftd.inter_chunk.duration",
-    "Between successive chunks of one request: one per step, which may hold several tokens",
+    "Time between successive chunks of a request; a step sends one chunk, which may hold several tokens",
     _GAP,
     *LABELS,
 )
 ACTIVE_REQUESTS = _model_gauge("draftd.engine.active_requests", "{request}", "Requests in prefill or decoding")
-QUEUED_REQUESTS = _model_gauge("draftd.engine.queued_requests", "{request}", "Requests that wait to be scheduled")
+QUEUED_REQUESTS = _model_gauge("draftd.engine.queued_requests", "{request}", "Requests that wait in the queue")
 QUEUE_CAPACITY = _model_gauge("draftd.engine.queue_capacity", "{request}", "Requests that may wait; more are refused")
-KV_CACHE = _model_gauge("draftd.engine.kv_cache", "By", "MLX arrays held by key-value caches")
+KV_CACHE = _model_gauge("draftd.engine.kv_cache", "By", "Memory of the key-value caches of running requests")
 KV_CACHE_LIMIT = _model_gauge(
-    "draftd.engine.kv_cache_limit", "By", "Most memory for key-value caches; 0 without a limit"
+    "draftd.engine.kv_cache_limit", "By", "Most memory for the key-value caches; 0 without a limit"
 )
 HELD_BACK_REQUESTS = _model_gauge(
     "draftd.engine.held_back_requests",
     "{request}",
-    "Requests that wait although the batch has room, because there is no memory for their key-value caches",
+    "Requests that wait although the batch has room, because memory for their key-value caches is short",
 )
-WEIGHTS = _model_gauge("draftd.engine.weights", "By", "MLX arrays held by the weights, draft included")
+WEIGHTS = _model_gauge("draftd.engine.weights", "By", "Memory of the MLX arrays of the weights, draft included")
 PREFIX_USAGE = _model_gauge(
     "draftd.prefix_cache.usage",
     "By",
-    "MLX arrays held by cached prefixes: keys and values of finished requests, kept for requests that begin with the "
-    "same tokens",
+    "Memory of the prefix cache: keys and values of finished requests, kept for requests that begin with the same "
+    "tokens",
 )
 PREFIX_LIMIT = _model_gauge(
     "draftd.prefix_cache.limit",
     "By",
-    "Most memory for cached prefixes now: less than configured while the machine's memory is under pressure",
+    "Most memory for the prefix cache now; less than configured while the machine's memory is under pressure",
 )
-PREFIX_ENTRIES = _model_gauge("draftd.prefix_cache.entries", "{entry}", "Cached prefixes")
+PREFIX_ENTRIES = _model_gauge(
+    "draftd.prefix_cache.entries",
+    "{entry}",
+    "Texts in the prefix cache; a text that is the beginning of another is not counted",
+)
 PREFIX_LOOKUPS = _model_sum(
     "draftd.prefix_cache.lookups",
     "{request}",
-    "Requests that looked for a cached prefix of their prompt, counted when they end",
+    "Requests that looked for the beginning of their prompt in the prefix cache, counted when they end",
 )
 PREFIX_HITS = _model_sum("draftd.prefix_cache.hits", "{request}", "Requests that found a cached prefix")
 PREFIX_READ = _model_sum(
     "draftd.prefix_cache.read_tokens",
     "{token}",
-    "Prompt tokens that were not computed because of it; they are among the input tokens",
+    "Prompt tokens that came from the prefix cache and were not computed; the input tokens include them",
 )
 PREFIX_UNFIT = _model_sum(
     "draftd.prefix_cache.unfit",
     "{request}",
-    "Requests whose text is longer than the prefix cache has room for: those that begin with the same tokens compute "
-    "the rest again",
+    "Requests whose text is too long for the prefix cache; requests that begin with the same tokens compute the rest "
+    "again",
 )
 
 # The machine: memory, paging, heat, power. OpenTelemetry's names if there are any.
 MEMORY_HEADROOM = _gauge(
     "draftd.memory.headroom",
     "By",
-    "Memory available beyond `draftd.memory.floor`, negative below it; a control group's limit counts as well",
+    "Available memory minus `draftd.memory.floor`, negative if less than the floor is left; a control group's limit "
+    "counts as well",
 )
-MEMORY_FLOOR = _gauge("draftd.memory.floor", "By", "Memory to leave available: `hardware.memory_floor_bytes`")
+MEMORY_FLOOR = _gauge("draftd.memory.floor", "By", "Memory that should stay available: `hardware.memory_floor_bytes`")
 MEMORY_PRESSURE = _gauge(
     "draftd.memory.pressure",
     "{level}",
-    "0 normal, 1 warn, 2 critical. macOS: the kernel's level. Linux: warn from 10 % of ten seconds with some task "
-    "stalled for memory, critical from 10 % with all of them",
+    "0 normal, 1 warn, 2 critical. macOS: the kernel's level. Linux: warn if for 10 % of ten seconds some task "
+    "stalled for memory, critical if all tasks did",
 )
 MEMORY_CRITICAL = _observed(
     "draftd.memory.critical.duration", "s", "Time in critical memory pressure since the daemon started"
 )
 MEMORY_SWAP_INS = _observed(
-    "draftd.memory.swap_ins", "By", "Memory of the whole machine read back from swap since the daemon started"
+    "draftd.memory.swap_ins", "By", "Bytes that the whole machine read back from swap since the daemon started"
 )
 MEMORY_MLX = _gauge("draftd.memory.mlx", "By", "MLX's own count of its memory", a.MLX_STATE)
-MEMORY_WORKING_SET = _gauge("draftd.memory.working_set", "By", "Most memory that Metal recommends to hold; macOS only")
+MEMORY_WORKING_SET = _gauge("draftd.memory.working_set", "By", "Most memory that Metal recommends to use; macOS only")
 MEMORY_GPU = _gauge("draftd.memory.gpu", "By", "System memory that the GPU uses for all processes; macOS only")
 MEMORY_FREE = _gauge("draftd.memory.free", "1", "Share of memory that macOS counts as free by its own rule; macOS only")
 THERMAL_LEVEL = _gauge(
     "draftd.thermal.level",
     "{level}",
-    "0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping; macOS only. From 2 on the system is throttled",
+    "0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping; macOS only. From 2 on the machine is slowed down",
 )
 THERMAL_THROTTLES = _observed(
     "draftd.thermal.throttles",
     "{event}",
-    "Changes of `draftd.thermal.level` from below 2 to 2 or more since the daemon started",
+    "How often `draftd.thermal.level` rose from below 2 to 2 or more since the daemon started",
 )
 POWER_LOW_MODE = _gauge(
     "draftd.power.low_mode", "{mode}", "1 in low-power mode, which slows decoding, else 0; macOS only"
 )
 POWER_PLUGGED_IN = _gauge(
-    "draftd.power.plugged_in", "{source}", "1 on mains, 0 on battery; absent on a machine without one"
+    "draftd.power.plugged_in", "{source}", "1 on mains, 0 on battery; absent if the machine has no battery"
 )
 SYSTEM_MEMORY_USAGE = _up_down("system.memory.usage", "By", "The machine's memory by use", a.MEMORY_STATE)
 SYSTEM_MEMORY_LIMIT = _up_down("system.memory.limit", "By", "All memory of the machine")
 SYSTEM_MEMORY_UTILIZATION = _gauge(
-    "system.memory.utilization", "1", "`system.memory.usage` over `system.memory.limit`", a.MEMORY_STATE
+    "system.memory.utilization", "1", "`system.memory.usage` divided by `system.memory.limit`", a.MEMORY_STATE
 )
-SYSTEM_PAGING_USAGE = _up_down("system.paging.usage", "By", "Swap; macOS makes more as needed", a.PAGING_STATE)
+SYSTEM_PAGING_USAGE = _up_down("system.paging.usage", "By", "Swap space; macOS adds more as needed", a.PAGING_STATE)
 SYSTEM_PAGING_OPERATIONS = _observed(
     "system.paging.operations", "{operation}", "Pages read back from swap since the machine started", a.PAGING_DIRECTION
 )
@@ -297,14 +304,14 @@ GPU_UTILIZATION = _gauge(
 HW_TEMPERATURE = _gauge(
     "hw.temperature",
     "Cel",
-    "macOS: averages of processor and GPU, with macmon installed. Linux: thermal zones",
+    "Temperature by sensor. macOS: averages of processor and GPU, if macmon is installed. Linux: thermal zones",
     a.HW_ID,
 )
-HW_FAN_SPEED = _gauge("hw.fan.speed", "rpm", "Fans; on macOS with macmon installed", a.HW_ID)
+HW_FAN_SPEED = _gauge("hw.fan.speed", "rpm", "Fan speed; on macOS if macmon is installed", a.HW_ID)
 HW_POWER = _gauge(
     "hw.power",
     "W",
-    "Power drawn, on macOS with macmon installed; that of the `enclosure` contains the others",
+    "Power drawn, on macOS if macmon is installed; the `enclosure` includes the other parts",
     a.HW_ID,
     a.HW_TYPE,
 )
@@ -315,13 +322,13 @@ HARDWARE_ERRORS = _observed(
 CERTIFICATE_EXPIRY = _gauge(
     "draftd.tls.certificate.not_after",
     "s",
-    "Unix time at which the certificate in use expires: of a chain its first certificate that does, of several "
-    "authorities the last",
+    "Unix time at which the certificate in use expires. In a chain, the first certificate to expire counts; of "
+    "several authorities, the last",
     a.CERTIFICATE,
 )
 RPC_DURATION = _histogram(
     "rpc.server.call.duration",
-    "Calls on the gRPC server, health checks and reflection left out",
+    "Duration of calls on the gRPC server; health checks and reflection are left out",
     _RPC,
     a.RPC_SYSTEM,
     a.RPC_METHOD,
@@ -330,8 +337,8 @@ RPC_DURATION = _histogram(
 )
 HTTP_DURATION = _histogram(
     "http.server.request.duration",
-    "Requests on the HTTP server until the end of their answers, `/health` and `/metrics` left out unless the token is "
-    "wrong",
+    "Duration of requests on the HTTP server until their answer ends; `/health` and `/metrics` are left out unless "
+    "the token is wrong",
     _RPC,
     a.HTTP_METHOD,
     a.HTTP_ROUTE,
@@ -342,23 +349,23 @@ HTTP_DURATION = _histogram(
 STATE_SAVE_ERRORS = _observed(
     "draftd.state.save.errors",
     "{error}",
-    "Failures to write what outlives the process, by file; 0 from the start for each file that the daemon writes. A "
-    "save that fails is tried again: the ladder's within seconds, what was learnt within a minute",
+    "Failed attempts to save what outlives the process, by file; 0 from the start for each file that the daemon "
+    "writes. A failed save is tried again: `ladder` within seconds, `learnt` within a minute",
     a.STATE_FILE,
 )
 # Not the conventions' `process.uptime`: another program's could be mistaken for a daemon's.
-UPTIME = _gauge("draftd.uptime", "s", "Time since the daemon began, sleep included; each export has it")
-STARTED = _gauge("draftd.started", "s", "Unix time at which the daemon began")
+UPTIME = _gauge("draftd.uptime", "s", "Time since the daemon started, sleep included; each export has it")
+STARTED = _gauge("draftd.started", "s", "Unix time at which the daemon started")
 STATE = _gauge(
     "draftd.daemon.status",
     "{state}",
-    "1 for the state that the daemon is in, 0 for the others; the last export of a planned stop says `draining`",
+    "1 for the daemon's present state, 0 for the others; the last export of a planned stop says `draining`",
     a.DAEMON_STATE,
 )
 TELEMETRY_ERRORS = _observed(
     "draftd.telemetry.errors",
     "{error}",
-    "Failures of telemetry itself, caught before they reached a request",
+    "Errors in the daemon's own telemetry code; they were caught and did not affect a request",
     a.TELEMETRY_PART,
 )
 

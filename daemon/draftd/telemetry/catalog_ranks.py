@@ -14,22 +14,22 @@ _rank_gauge = metrics_of(InstrumentKind.GAUGE, a.MODEL, a.RANK, a.RANK_HOST)
 
 # The group.
 STATE = _gauge(
-    "draftd.group.status", "{state}", "1 for the state that the group of ranks is in, 0 for the others", a.GROUP_STATE
+    "draftd.group.status", "{state}", "1 for the present state of the group of ranks, 0 for the others", a.GROUP_STATE
 )
-RANKS = _gauge("draftd.group.ranks", "{rank}", "Ranks of the group, rank 0 among them")
-STARTS = _sum("draftd.group.starts", "{start}", "Times that the group began, the first among them")
-LOSSES = _sum("draftd.group.losses", "{loss}", "Times that the group was lost, by why", a.GROUP_LOSS)
-RECORDS = _sum("draftd.group.records", "{record}", "Records that rank 0 sent to each follower")
-IO = _sum("draftd.group.io", "By", "Bytes of records that rank 0 sent to each follower")
+RANKS = _gauge("draftd.group.ranks", "{rank}", "Ranks of the group, rank 0 included")
+STARTS = _sum("draftd.group.starts", "{start}", "How often the group started, the first start included")
+LOSSES = _sum("draftd.group.losses", "{loss}", "How often the group was lost, by reason", a.GROUP_LOSS)
+RECORDS = _sum("draftd.group.records", "{record}", "Records (operations) that rank 0 sent to each other rank")
+IO = _sum("draftd.group.io", "By", "Bytes of the records that rank 0 sent to each other rank")
 
 # Each rank, as of its last report, about a second ago.
-MEMORY = _rank_gauge("draftd.rank.memory.usage", "By", "MLX arrays that the rank holds")
-MEMORY_LIMIT = _rank_gauge("draftd.rank.memory.limit", "By", "What it may hold; absent where that is not known")
-EXECUTED = _rank_sum("draftd.rank.records", "{record}", "Records that the rank executed")
-LAG = _rank_gauge("draftd.rank.lag", "{record}", "Records that rank 0 had sent and the rank had not executed")
+MEMORY = _rank_gauge("draftd.rank.memory.usage", "By", "Memory of the rank's MLX arrays")
+MEMORY_LIMIT = _rank_gauge("draftd.rank.memory.limit", "By", "Most memory that the rank may use; absent if unknown")
+EXECUTED = _rank_sum("draftd.rank.records", "{record}", "Records (operations sent by rank 0) that the rank executed")
+LAG = _rank_gauge("draftd.rank.lag", "{record}", "Records that rank 0 has sent and the rank has not executed yet")
 COLLECTIVE_TIME = _rank_sum(
     "draftd.rank.collective.time",
     "s",
-    "Time in collectives, as estimated from their number and the time that one took at load",
+    "Estimated time in collectives, in which ranks exchange data: their number times the time that one took at load",
 )
 SILENCE = _rank_gauge("draftd.rank.silence", "s", "Time since the rank's last report")

@@ -14,7 +14,8 @@ _EXPORTED = (*_PROCESSED, a.SERVER_ADDRESS, a.SERVER_PORT)
 SPANS_PROCESSED = _counter(
     "otel.sdk.processor.span.processed",
     "{span}",
-    "Spans that left the daemon's queue; with `error.type` `queue_full` those that were dropped because it was full",
+    "Spans that left the daemon's queue; with `error.type` `queue_full`, spans that were dropped because the queue "
+    "was full",
     *_PROCESSED,
 )
 LOGS_PROCESSED = _counter(
@@ -24,15 +25,17 @@ LOGS_PROCESSED = _counter(
     *_PROCESSED,
 )
 SPAN_QUEUE_SIZE = _up_down("otel.sdk.processor.span.queue.size", "{span}", "Spans that wait to be sent", *_QUEUE)
-SPAN_QUEUE_CAPACITY = _up_down("otel.sdk.processor.span.queue.capacity", "{span}", "Spans that may wait", *_QUEUE)
+SPAN_QUEUE_CAPACITY = _up_down(
+    "otel.sdk.processor.span.queue.capacity", "{span}", "Most spans that may wait to be sent", *_QUEUE
+)
 LOG_QUEUE_SIZE = _up_down("otel.sdk.processor.log.queue.size", "{log}", "Log events that wait to be sent", *_QUEUE)
 LOG_QUEUE_CAPACITY = _up_down(
-    "otel.sdk.processor.log.queue.capacity", "{log_record}", "Log events that may wait", *_QUEUE
+    "otel.sdk.processor.log.queue.capacity", "{log_record}", "Most log events that may wait to be sent", *_QUEUE
 )
 SPANS_EXPORTED = _counter(
     "otel.sdk.exporter.span.exported",
     "{span}",
-    "Spans whose export ended; with `error.type` those that were not delivered",
+    "Spans whose export ended; with `error.type`, spans that were not delivered",
     *_EXPORTED,
 )
 LOGS_EXPORTED = _counter(
@@ -44,6 +47,6 @@ LOGS_EXPORTED = _counter(
 DATA_POINTS_EXPORTED = _counter(
     "otel.sdk.exporter.metric_data_point.exported",
     "{data_point}",
-    "Data points whose export ended; `error.type` as for spans. The next export carries all that they said",
+    "Data points whose export ended; `error.type` as for spans. Nothing is lost: the next export has the totals",
     *_EXPORTED,
 )

@@ -32,24 +32,24 @@ from draftd.telemetry.catalog import (
 
 RPC_SPAN = Span(
     "{rpc.method}",
-    "One call, a child of the caller's span where `traceparent` names one. Status is an error for UNKNOWN, "
-    "DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS, and unset for the rest: a "
-    "cancelled or invalid call is no error of the server",
+    "One gRPC call, a child of the caller's span if `traceparent` names one. Status is an error for UNKNOWN, "
+    "DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS, and unset otherwise: a cancelled or "
+    "invalid call is not the server's error",
     (a.RPC_SYSTEM, a.RPC_METHOD, *SERVER, a.RPC_STATUS, a.ERROR_TYPE),
     "SERVER",
 )
 HTTP_SPAN = Span(
     "{http.request.method} {http.route}",
-    "One request on the HTTP server, a child of the caller's span where `traceparent` names one. Status is an error "
-    "for 5xx, and where an answer that had begun failed; the client's own errors, and its leaving, leave it unset",
+    "One request on the HTTP server, a child of the caller's span if `traceparent` names one. Status is an error for "
+    "5xx, and if an answer failed after it had begun; it is unset if the error is the client's, or the client left",
     (a.HTTP_METHOD, a.HTTP_ROUTE, a.URL_SCHEME, *SERVER, a.HTTP_STATUS, a.ERROR_TYPE),
     "SERVER",
 )
 INFERENCE_SPAN = Span(
     "{gen_ai.operation.name} {gen_ai.request.model}",
-    "One request, or one of its choices where it asked for several, a child of the RPC's span, or the HTTP request's. "
-    "Status is an error when it was refused, failed or ran out of time, and unset when it succeeded or its caller "
-    "cancelled it",
+    "One request, or one of its choices if it asked for several; a child of the gRPC call's or the HTTP request's "
+    "span. Status is an error if the request was refused, failed or passed its deadline, and unset if it succeeded "
+    "or its caller cancelled it",
     (
         a.OPERATION, a.PROVIDER, a.MODEL, a.REQUEST_MAX_TOKENS, a.REQUEST_TEMPERATURE, a.REQUEST_TOP_P,
         a.REQUEST_TOP_K, a.REQUEST_MIN_P, a.REQUEST_SEED, a.REQUEST_PRESENCE,
@@ -71,18 +71,26 @@ INFERENCE_SPAN = Span(
         )),
     ),
 )  # fmt: skip
-QUEUE_SPAN = Span("queue", "From arrival until scheduled, or until the end of a request that was never scheduled")
-PREFILL_SPAN = Span("prefill", "From scheduled until the prompt was cached", (a.USAGE_INPUT, a.USAGE_CACHE_READ))
+QUEUE_SPAN = Span(
+    "queue",
+    "Time from a request's arrival until the scheduler takes it from the queue, or until its end if that never happens",
+)
+PREFILL_SPAN = Span(
+    "prefill",
+    "Time from leaving the queue until the whole prompt is in the KV cache",
+    (a.USAGE_INPUT, a.USAGE_CACHE_READ),
+)
 PROBE_SPAN = Span(
     "probe {draftd.plan.level}",
-    "One probe of a level, or one run of the canaries: the daemon's own requests, which no metric of requests counts",
+    "One probe of a level, or one run of the canaries. Their requests are the daemon's own; no metric of requests "
+    "counts them",
     (a.ORIGIN, a.PLAN_LEVEL, a.RESULT, a.ACCEPTANCE, a.SPEEDUP),
 )
-DECODE_SPAN = Span("decode", "From the end of prefill until the end of the request", (a.USAGE_OUTPUT, a.STEPS))
+DECODE_SPAN = Span("decode", "Time from the end of prefill to the end of the request", (a.USAGE_OUTPUT, a.STEPS))
 
 FLAG_EVALUATION = Event(
     "feature_flag.evaluation",
-    "One evaluation of a feature flag, in the trace of the request that asked",
+    "One evaluation of a feature flag, in the trace of the request that needed it",
     (
         a.FLAG_KEY, a.FLAG_VARIANT, a.FLAG_VALUE, a.FLAG_REASON, a.FLAG_PROVIDER, a.FLAG_CONTEXT, a.FLAG_SET,
         a.FLAG_VERSION, a.ERROR_TYPE, a.FLAG_ERROR_MESSAGE,
@@ -91,7 +99,8 @@ FLAG_EVALUATION = Event(
 
 TRANSITION = Event(
     "draftd.transition",
-    "What the daemon allows has changed: the flag's default variant, the fallback level, or what it has the remote do",
+    "A change of the feature flag's default variant, of the fallback level, of what the fallback allows of the "
+    "remote, or of the link to the remote",
     (a.TRANSITION_SUBJECT, a.TRANSITION_FROM, a.TRANSITION_TO, a.TRANSITION_CAUSE, a.TRANSITION_EVIDENCE),
 )
 
