@@ -87,11 +87,11 @@ def plan(*drafters: str, fixed: bool = False) -> DecodePlan:
     )
 
 
-def schema_of(told: Mapping[str, Any]) -> str:
-    """Returns the JSON schema of a tool call. The tools are those that the prompt lists as name(argument, …), or else
-    the one that it expects to be called."""
-    calls, listed = [], re.findall(r"(\w+)\(([^)]*)\)", told["messages"][0]["content"])
-    for name, arguments in listed or [(told["expect"]["name"], ",".join(told["expect"]["arguments"]))]:
+def schema_of(record: Mapping[str, Any]) -> str:
+    """Returns the JSON schema of a tool call for a prompt's record. The tools are those that the prompt's first message
+    lists as name(argument, …). Without such a list, the only tool is that of the expected call, `record["expect"]`."""
+    calls, listed = [], re.findall(r"(\w+)\(([^)]*)\)", record["messages"][0]["content"])
+    for name, arguments in listed or [(record["expect"]["name"], ",".join(record["expect"]["arguments"]))]:
         keys = [key.strip() for key in arguments.split(",") if key.strip()]
         values = {key: {"type": ["string", "integer", "boolean"]} for key in keys}
         calls.append(_object({"name": {"const": name}, "arguments": _object(values)}))

@@ -3,7 +3,7 @@
 Sends the same prompts to one daemon, autoregressively and speculatively, in a random order each time, with three
 clients (arms):
 
-    bare      the bare client of these benchmarks
+    bare      the bare client: sends requests as the other benchmarks do, without the harness
     again     the same client once more, to show how much two measurements of one thing differ here
     harness   the acceptance harness: it captures an answer, stores its measurement and samples the machine meanwhile
 
@@ -143,9 +143,10 @@ def _bare(
 
 
 def compared(ticks: Sequence[Tick]) -> dict[str, Interval]:
-    """Returns ratios of tokens per second to the bare client's, keyed by mode and arm as in `ar_harness_vs_bare`. Each
-    answer is compared with the bare client's to the same prompt in the same repetition. The estimate is the median of
-    these ratios, with an interval over prompts. Raises SystemExit if the lengths of a prompt's answers differ."""
+    """Returns ratios of tokens per second to those of the bare client, which sends requests without the acceptance
+    harness. Keys are mode and arm, as in `ar_harness_vs_bare`. Each answer is compared with the bare client's to the
+    same prompt in the same repetition. The estimate is the median of these ratios, with a 95 % bootstrap interval that
+    resamples prompts. Raises SystemExit if the lengths of a prompt's answers differ."""
     rates = {(t.arm, t.repetition, t.prompt): t.tokens / t.seconds for t in ticks}
     tokens = {(t.arm.split("-")[0], t.prompt): t.tokens for t in ticks}
     for tick in ticks:

@@ -95,8 +95,9 @@ class Sink:
 
 
 def started(kind: str) -> tuple[Any, dict[str, Any]]:
-    """Starts an engine on a thread, with a model of type `kind`. Returns it and the drafter's script: `texts` by
-    prompt, `right` (the probability that a drafted token is correct) and `seed`."""
+    """Starts an engine on a thread, with a random model of type `kind` and a drafter that follows a script. Returns the
+    engine and the script: `texts` (by prompt, the token ids to draft), `right` (the probability that a drafted token is
+    taken from them unchanged) and `seed`. The caller may change the script."""
     import mlx.core as mx
 
     from draftd.engine.drafters.base import DraftSequence, TextDrafter

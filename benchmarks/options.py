@@ -30,8 +30,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def resolve(parser: argparse.ArgumentParser, args: argparse.Namespace, real: Path = REAL) -> None:
-    """Sets `args.model` and `args.draft_model` to the chosen models, or else to the embedded pair. Ends the process if
-    options contradict each other, or if the real model is missing."""
+    """Sets `args.model` and `args.draft_model` to the chosen models, or else to the embedded pair: the tiny target
+    and draft model in the draftd package. Ends the process if options contradict each other, or if the real model is
+    missing."""
     if args.real:
         for option in ("model", "draft_model"):
             if (value := getattr(args, option)) is not None:

@@ -83,10 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured() -> dict[str, Any]:
-    """Measures one rank alone and two ranks, three times each. Returns `collectives` (seconds by size) and `steps`, by
-    model and width of the forward. A step has the seconds of one rank (`one`), of its half of the weights (`part`), of
-    two ranks (`two`), and predicted for two (`model`); `collectives` is their number. Raises RuntimeError if a rank
-    fails."""
+    """Measures one rank alone and two ranks, three times each. Returns `collectives` (seconds of each, by its size in
+    fp32 numbers) and `steps` (forwards, by model and width in tokens). A step has the seconds of a forward: on one rank
+    (`one`), on one rank that computes half of the weights without collectives (`part`), on two ranks (`two`), and as
+    predicted for two ranks (`model`). A step's own `collectives` is the number of collectives in its forward. Raises
+    RuntimeError if a rank fails."""
     found = [(_run(1)[0], _run(2)[0]) for _ in range(_TIMES)]
     alone, first = (_best(runs) for runs in zip(*found, strict=True))
     steps = {}
@@ -108,8 +109,8 @@ def measured() -> dict[str, Any]:
 
 
 def _best(runs: Sequence[Any]) -> Any:
-    """Returns the minimum of each number over repeated measurements, key by key: other programs can only slow one
-    down."""
+    """Returns the minimum of each number over repeated measurements, key by key: other programs can only make a
+    measurement slower."""
     if isinstance(runs[0], dict):
         return {key: _best([one[key] for one in runs]) for key in runs[0]}
     return min(runs)
@@ -219,7 +220,8 @@ def _forwards(model: Any) -> dict[str, float]:
 
 
 def _steps(model: Any, width: int) -> float:
-    """Returns the seconds of a forward of `width` tokens after 128 tokens of context: a lower quartile."""
+    """Returns the seconds of a forward of `width` tokens after 128 tokens of context: the lower quartile of 30
+    repetitions, after three that do not count."""
     import mlx.core as mx
     from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
 

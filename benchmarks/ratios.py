@@ -82,9 +82,9 @@ def changes(ticks: Sequence[Tick]) -> dict[str, Change]:
     """Returns the change of each arm that was also measured with another working copy's daemon, and of `spec` by prompt
     category, with keys such as `spec_code`.
 
-    A pair is one prompt in one repetition, which both answered within seconds, so that drifts of the machine's speed
-    cancel. The bootstrap has a fixed seed and resamples whole repetitions: all pairs of one share the same two
-    processes, and two processes of one program can differ by some per cent.
+    A pair is the two daemons' answers to one prompt in one repetition. These answers follow each other within seconds,
+    so that drifts of the machine's speed cancel. The bootstrap has a fixed seed and resamples whole repetitions: all
+    pairs of a repetition share the same two processes, and two processes of one program can differ by some per cent.
     """
     names = {t.arm for t in ticks}
     arms = sorted(name for name in names if name + BEFORE in names)

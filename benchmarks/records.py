@@ -38,7 +38,8 @@ _READER = "import socket,sys; s=socket.socket(fileno=int(sys.argv[1]))\nwhile s.
 
 
 class Records:
-    """A `RecordSender` that counts records, and discards them or sends them to one process that reads."""
+    """A `RecordSender` that counts records (operations of a target, encoded for other ranks). With `reader`, a socket,
+    it sends them to one process that reads and discards them. Without, it discards them itself."""
 
     def __init__(self, reader: socket.socket | None = None) -> None:
         self.records, self.bytes, self.seconds = 0, 0, 0.0
@@ -76,7 +77,7 @@ class Arm:
 
     def run(self, steps: int) -> float:
         """Decodes `steps` steps and returns their seconds. Steps without drafts are pipelined, as in real decoding. At
-        the end all sequences get back their first length."""
+        the end every sequence is set back to the length of its prompt, 32 tokens."""
         began = time.perf_counter()
         if self._draft is not None:
             for _ in range(steps):
@@ -113,7 +114,9 @@ def main() -> int:
 
 
 def cost(repetitions: int, steps: int) -> list[dict[str, float]]:
-    """Measures each of `_SHAPES`, (sequences, draft tokens). Returns `_cost`'s dict for each."""
+    """Measures each of `_SHAPES`, (sequences, draft tokens of each). Returns a dict for each. `no_follower` (records
+    discarded) and `reader` (records sent) are steps per second divided by those of the target alone. Other keys have
+    the microseconds of a step and of a record, and a step's records and their bytes."""
     ours, theirs = socket.socketpair()
     reader = subprocess.Popen([sys.executable, "-c", _READER, str(theirs.fileno())], pass_fds=[theirs.fileno()])
     theirs.close()

@@ -200,8 +200,8 @@ def paired(ticks: Sequence[Tick], arm: str, round_trip: float, workload: str | N
 def formula(ticks: Sequence[Tick], round_trip: float, workload: str) -> float | None:
     """Returns the speed-up over the baseline that E·t_AR / (R + k·t_d + t_v) predicts: E tokens a step, t_AR seconds
     for a baseline token, R the round trip, k draft tokens of t_d seconds, t_v to verify. All but R are measured on
-    these answers. It is at least 1, because the daemon streams where drafting does not pay. None if nothing was
-    drafted."""
+    these answers. The result is at least 1: where drafting does not pay, the edge does not draft and the remote decodes
+    alone, as in the baseline. None if nothing was drafted."""
     mine = [t for t in ticks if t.round_trip == round_trip and t.workload == workload]
     spec, plain = [t for t in mine if t.arm == "spec"], [t for t in mine if t.arm == BASE]
     drafts, drafted = sum(t.drafts for t in spec), sum(t.drafted for t in spec)

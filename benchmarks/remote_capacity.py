@@ -197,8 +197,9 @@ def _served(
     drafts: bool,
     together: bool,
 ) -> float:
-    """Returns the tokens the verifier emits per second of its target's time. It measures until the replayed edges have
-    finished, or the edge daemon if it is alone."""
+    """Returns the tokens that the verifier emits per second of its target's time. The edge daemon and `edges` - 1
+    replayed edges use the verifier. The measurement ends when all replayed edges have finished their texts, or, with
+    `edges` 1, when the edge daemon has."""
     stop = threading.Event()
     with _players(two, model, recorded, edges - 1) as players, ThreadPoolExecutor(1) as pool:
         replay = Replay(players, drafts, together)

@@ -66,7 +66,7 @@ class Screen:
 
     def until(self, wanted: str | None = None) -> None:
         """Reads the output until it matches the regular expression `wanted`, or until the command ends. Raises
-        TimeoutError."""
+        TimeoutError if neither happens within five minutes."""
         end = time.monotonic() + _PATIENCE
         while wanted is None or not re.search(wanted, self.text):
             ended = self._child.poll() is not None

@@ -1,9 +1,9 @@
-"""Runs several programs (parts) in the foreground with one log, and ends them in order whatever ends this program.
+"""Runs several programs (parts) in the foreground with one log, and ends all of them, whatever ends this program.
 
 It uses two processes. The front process is the one that the terminal and make know; it only waits. The back process, in
-a session of its own, starts the parts and writes their log. It ends them when its standard input ends. The front
-process holds that open, so that this works even if it is killed. If the back process is killed, the front one ends its
-process group.
+a session of its own, starts the parts and writes their log. The back process ends the parts when its standard input
+ends. The front process holds that input open, so that the parts end even if the front process is killed. If the back
+process is killed, the front process ends its process group.
 """
 
 from __future__ import annotations
@@ -108,8 +108,9 @@ def say(line: str, name: str = "stack") -> bool:
 
 
 def in_foreground(run: Callable[[Stop], int]) -> int:
-    """Calls `run` in the back process and returns the exit code. `run` must return soon after its argument's `asked` is
-    set."""
+    """Starts this program again as the back process: a child in a session of its own, which calls `run`. This process,
+    the front one, only waits and passes on a request to end. Returns the exit code of `run`. `run` must return soon
+    after `asked` of its argument is set."""
     return _behind(run) if os.environ.pop(_BEHIND, "") else _in_front()
 
 
@@ -142,8 +143,8 @@ def _in_front() -> int:
 
 
 def _end_group(group: int) -> None:
-    """Terminates what is left of a process group, and kills it if it does not end in time. Any part may end first: a
-    part that writes to its closed log ends by that."""
+    """Terminates the remaining processes of a group, and kills those that do not end in time. Parts end in no fixed
+    order: the process that read their output is gone, so that some may have ended already at an attempt to write."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGTERM)
         deadline = time.monotonic() + _STOP_SECONDS
@@ -179,8 +180,8 @@ def _behind(run: Callable[[Stop], int]) -> int:
 
 
 def output_of(command: Sequence[str], stop: Stop) -> str:
-    """Runs a command of this project and returns its output. Raises SystemExit if it fails, which it explains itself,
-    or if `stop` is asked."""
+    """Runs a command of this project and returns its output. Raises SystemExit if the command fails, after the command
+    itself has printed why, or if `stop` is asked."""
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     while True:
         try:

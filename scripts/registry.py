@@ -164,8 +164,8 @@ def entities() -> Group:
 
 
 def _named_spans() -> Iterator[tuple[str, Span]]:
-    """Yields spans by their constant's name in the catalog, without `_SPAN`: a span's own name may be an
-    operation's."""
+    """Yields (name, span). The name is that of the span's constant in the catalog, in lower case and without `_SPAN`. A
+    span's own name cannot serve, because it may be a template such as `{rpc.method}`."""
     for name, value in vars(catalog_spans).items():
         if isinstance(value, Span) and value.attributes:
             yield name.removesuffix("_SPAN").lower(), value

@@ -23,13 +23,13 @@ ANSWER_SECONDS = 600.0  # a real model on a busy machine takes minutes for a lon
 
 AUTOMATIC = "automatic"  # draftd's default: speculation with automatic depth
 AUTOREGRESSIVE = "autoregressive"  # draftd, where each request turns speculation off
-PEER = "peer"
-PEER_DRAFT = "peer_with_draft"
+PEER = "peer"  # mlx-lm's server without a draft model
+PEER_DRAFT = "peer_with_draft"  # mlx-lm's server with the pair's draft model
 ARMS = (AUTOMATIC, AUTOREGRESSIVE, PEER, PEER_DRAFT)
 
 
 def arms_of(pair: Pair) -> tuple[str, ...]:
-    """Returns the arms that a pair allows; without a draft model the peer has no arm with one."""
+    """Returns the arms that a pair allows: all of `ARMS`, except `PEER_DRAFT` if the pair has no draft model."""
     return ARMS if pair.draft else tuple(arm for arm in ARMS if arm != PEER_DRAFT)
 
 
@@ -119,8 +119,9 @@ def arms(
     pair: Pair, codec: Codec, batch: int, names: Sequence[str] | None = None, *, keep_prompts: bool = False
 ) -> Iterator[dict[str, Asker]]:
     """Starts new servers and yields the arms by name: `names`, or all that the pair allows. Each server decodes at most
-    `batch` answers at a time. The peer drafts draftd's maximum of tokens a step. Unless `keep_prompts`, no server
-    caches prompts, because the same ones are sent again and again."""
+    `batch` answers at a time. In the arm `PEER_DRAFT`, mlx-lm's server drafts a fixed number of tokens a step: the
+    daemon's `max_draft_tokens`. Unless `keep_prompts`, no server caches prompts, because the same prompts are sent
+    again and again."""
     names = arms_of(pair) if names is None else names
     with contextlib.ExitStack() as stack:
         settings: dict[str, object] = {"engine.max_batch": batch} | ({} if keep_prompts else without_reuse())

@@ -21,7 +21,8 @@ def measured(total: int = _BYTES, repeats: int = _REPEATS) -> float:
     """Returns memory bandwidth in bytes per second: the best of `repeats` products of a vector with a matrix of `total`
     bytes.
 
-    All cores read the matrix once. Decoding reads its weights the same way, with two operations for each number.
+    The cores share the matrix, so that each number is read once in a product. Decoding reads its weights the same way:
+    each number once, with one multiplication and one addition.
     """
     side = int((total / 4) ** 0.5)
     matrix, vector = np.ones((side, side), np.float32), np.ones(side, np.float32)
@@ -44,8 +45,8 @@ class Reading:
 
     @classmethod
     def of(cls, model: Path, number_bytes: int) -> Reading:
-        """Computes them from a model's folder; a number of its weights or caches takes `number_bytes` bytes in
-        memory."""
+        """Computes the fields from a model's folder. A number of the weights or the KV cache takes `number_bytes` bytes
+        in memory."""
         config = json.loads((model / "config.json").read_text(encoding="utf-8"))
         heads = config.get("num_key_value_heads", config["num_attention_heads"])
         size = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])

@@ -66,8 +66,8 @@ class Clients:
                 context.store.add(place | {"load": load.record()})
 
     def _prompts(self, context: Context, repetition: int, clients: int) -> list[Prompt]:
-        """Returns prompts of all categories (classes) in equal numbers: three for each client, two in a quick
-        measurement, and at least twelve."""
+        """Returns max(12, 3 × clients) prompts, or max(12, 2 × clients) in a quick measurement. Each category (class)
+        has equally many."""
         number = max(12, (2 if context.quick else 3) * clients)
         first = 4 * random.Random(f"{context.seed}/{repetition}/{clients}").randrange(len(context.prompts) // 4)
         twice = [*context.prompts, *context.prompts]

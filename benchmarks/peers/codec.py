@@ -46,9 +46,9 @@ class Codec:
 
 
 def tokens_of(texts: Sequence[str], ends: Sequence[int], total: int) -> list[int]:
-    """Returns how many of an answer's `total` tokens came with each chunk in `texts`, which a server of text does not
-    report. `ends` are the offsets at which the tokens of the whole text end; a token belongs to the chunk in which it
-    ends. Tokens without text, such as the one that ends the answer, belong to the last chunk."""
+    """Returns how many of an answer's `total` tokens came with each chunk in `texts`. mlx-lm's server streams text and
+    does not report these numbers. `ends` are the offsets at which the tokens of the whole text end; a token belongs to
+    the chunk in which it ends. Tokens without text, such as the end token, belong to the last chunk."""
     lengths = [0]
     for text in texts:
         lengths.append(lengths[-1] + len(text))

@@ -70,8 +70,9 @@ PLACES = (
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Results at a place, as medians of the repetitions. `way` is the decoding configuration, `rate` tokens per second
-    of all requests, and `tokens_a_step` the tokens of a request's step. The bytes are the maximum while it decoded."""
+    """Results at a place (context length and batch size), as medians over repetitions. `way` is the decoding
+    configuration, `rate` the tokens per second of all requests together, and `tokens_a_step` the mean output tokens of
+    a request's step. In each repetition, the bytes are the daemon's maximum while it decoded the place's batch."""
 
     place: Place
     way: str

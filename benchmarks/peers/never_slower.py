@@ -42,8 +42,8 @@ _CONTEXT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One answer in one decoding configuration (`way`). `tokens` and `seconds` are those after its first tokens;
-    `drafted` is the draft tokens of the whole answer."""
+    """One answer in one decoding configuration (`way`). `tokens` and `seconds` begin after the chunk that has the
+    answer's first token, or its 64th token. `drafted` is the draft tokens of the whole answer."""
 
     repetition: int
     way: str
@@ -68,8 +68,8 @@ class NeverSlower:
         return figures(context.store.records())
 
     def _repetition(self, context: Context, case: str, repetition: int) -> None:
-        """Measures a repetition of a case as a whole, unless it is stored already. The rest of an interrupted one
-        cannot be measured alone, because its daemons would have learned already."""
+        """Measures a repetition of a case as a whole, unless it is stored already. An interrupted repetition cannot be
+        continued: its daemons would be new again and have learned nothing."""
         if any(one["case"] == case and one["repetition"] == repetition for one in context.store.records()):
             return
         draw = random.Random(f"{context.seed}/{repetition}/{case}")
@@ -92,8 +92,8 @@ class NeverSlower:
         context.say(f"{case}, repetition {repetition + 1}: {time.perf_counter() - began:.0f} s")
 
     def _prompts(self, prompts: Sequence[Prompt], repetition: int, each: int) -> list[Prompt]:
-        """Returns `each` prompts of each category (class), one category after the other in turn; different ones in each
-        repetition."""
+        """Returns `each` prompts of each category (class), interleaved by category. The next repetition gets different
+        prompts."""
         pools = [[prompt for prompt in prompts if prompt.workload == name] for name in CLASSES]
         return [pool[(repetition * each + i) % len(pool)] for i in range(each) for pool in pools if pool]
 

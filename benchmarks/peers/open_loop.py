@@ -164,8 +164,8 @@ def cells(records: Sequence[Mapping[str, Any]]) -> dict[tuple[float, str], Arriv
 
 
 def compared(records: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    """Returns goodput by fraction of the capacity and arm, with the first token's 95th percentile beside it. None has a
-    required value."""
+    """Returns the capacity, the two limits, and the goodput by fraction of the capacity and arm. A goodput's `detail`
+    names the 95th percentile of the time to the first token. No result has a required value."""
     capacity = next(one for one in records if one["kind"] == "capacity")
     bounds = Bounds(**capacity["bounds"])
     figures = [

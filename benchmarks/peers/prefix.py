@@ -2,8 +2,9 @@
 tokens.
 
 Chats differ from their first message on, so that no first turn can reuse another's. draftd and the peer cache prompts
-as they do by default. Beside them a daemon without a prefix cache answers. Its texts must equal those with reuse: for
-the prompts of the parity tests, for some of them again, and for prompts that continue them.
+as they do by default. Beside them a daemon without a prefix cache answers. Its texts must equal those with reuse, in
+three passes: five of each eight held-out prompts, every fourth of these prompts again, and each prompt continued by its
+answer and more text.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from benchmarks.peers.stretched import stretched
 DRAFTD, NO_REUSE = "draftd", "draftd_without_reuse"
 ARMS = (DRAFTD, NO_REUSE, PEER)
 WANTED = 0.25
-_PARITY = range(5)  # of each eight prompts of a category (class), those that the parity tests use
-_TOKENS = 32  # of an answer, as in the parity tests
+_PARITY = range(5)  # of each eight prompts of a category (class), those that are compared
+_TOKENS = 32  # of an answer
 _TOGETHER = 8
 _KEPT = 32  # prompts of a group, all of whose passes come first: so few that all are still cached
 
@@ -120,8 +121,9 @@ def _ask(asker: Asker, codec: Codec, name: str, messages: Sequence[Message]) -> 
 
 
 def _parity(context: Context, askers: Mapping[str, Asker], codec: Codec) -> None:
-    """Compares texts with and without a prefix cache, in three passes: the parity tests' prompts, some of them again,
-    and prompts that continue them."""
+    """Sends prompts in three passes to a daemon with a prefix cache and to one without, and stores the texts. The
+    passes are five of each eight held-out prompts, every fourth of these again, and each prompt continued by its answer
+    and more text. A quick measurement takes a twelfth of the prompts."""
     chosen = [prompt for i, prompt in enumerate(context.prompts) if i // 4 % 8 in _PARITY]
     if context.quick:
         chosen = chosen[::12]
@@ -137,8 +139,8 @@ def _parity(context: Context, askers: Mapping[str, Asker], codec: Codec) -> None
 def _pass(
     context: Context, askers: Mapping[str, Asker], name: str, group: int, prompts: Sequence[Prompt]
 ) -> dict[str, str]:
-    """Sends all prompts to both daemons, unless their texts are stored. Returns the texts of the one without a prefix
-    store, by prompt."""
+    """Sends all prompts to the daemon without a prefix cache and to the daemon with one, unless the texts are stored.
+    Returns, by prompt, the texts of the daemon without a prefix cache."""
     for arm in (NO_REUSE, DRAFTD):
         if _texts(context.store.records(), name, group, arm) is None:
             streams = closed_loop(askers[arm], prompts, _TOGETHER, _TOKENS).streams

@@ -112,8 +112,9 @@ class Regret:
         return figures(context.store.records())
 
     def _missing(self, context: Context, repetition: int, answered: Mapping[tuple[str | int, ...], int]) -> list[Asked]:
-        """Returns what to measure next in a repetition: for each cell that has not enough tokens yet, its next group in
-        each decoding configuration. The order is random, with the configurations of a group in a row."""
+        """Returns what to measure next in a repetition: for each cell (category, temperature and number of concurrent
+        requests) that has not enough tokens yet, its next group in each decoding configuration. The order is random,
+        with the configurations of a group in a row."""
         asked = []
         for cell in random.Random(f"{context.seed}/{repetition}/regret").sample(CELLS, len(CELLS)):
             found, group = 0, 0
@@ -141,7 +142,8 @@ class Regret:
 
 
 def figures(records: Iterable[dict[str, object]]) -> list[Figure]:
-    """Returns the result of each cell that was measured."""
+    """Returns a result for each measured cell: each combination of prompt category (class), temperature and number of
+    concurrent requests."""
     samples: dict[str, list[Sample]] = {}
     for one in records:
         turn = Turn.of_record(one["turn"])  # type: ignore[arg-type]
@@ -151,8 +153,9 @@ def figures(records: Iterable[dict[str, object]]) -> list[Figure]:
 
 
 def figure(key: str, samples: Sequence[Sample]) -> Figure:
-    """Returns a cell's tokens per second with automatic depth divided by those at the best fixed depth. Raises
-    ValueError without two repetitions: the depth is chosen on one and compared on the other."""
+    """Returns a cell's tokens per second with automatic depth divided by those at the best fixed depth. The best
+    depth is chosen on the odd repetitions and compared on the even ones, and the reverse. Raises ValueError unless both
+    odd and even repetitions were measured."""
     halves = [[one for one in samples if one.repetition % 2 == half] for half in (0, 1)]
     if not all(halves):
         raise ValueError(f"{key}: got answers of one repetition only; allowed: two or more repetitions")

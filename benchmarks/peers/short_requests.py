@@ -69,7 +69,8 @@ def rates(records: Sequence[Mapping[str, Any]]) -> dict[tuple[int, str], float]:
 
 
 def compared(found: Mapping[tuple[int, str], float]) -> list[Figure]:
-    """Returns the requests per second of 24 clients divided by those of each other arm, paired by repetition."""
+    """Returns draftd's requests per second with 24 clients divided by those of three other arms, paired by repetition:
+    draftd with one client, mlx-lm's server with 24 clients, and the ceiling (if only forward passes took time)."""
     figures = []
     for base, key, wanted in ((ONE, "over_one_client", 1.9), (CEILING, "over_ceiling", 0.8), (PEERS, "over_peer", 1.0)):
         pairs = [(rate, found[n, base]) for (n, arm), rate in sorted(found.items()) if arm == MANY]

@@ -38,8 +38,8 @@ class Stream:
 
     def inter_token(self, since: float = float("-inf"), until: float = float("inf")) -> list[float]:
         """Returns the seconds between tokens, one value for each token that came in (since, until] after the first
-        chunk. A chunk of n tokens, g seconds after the one before, counts as n times g/n, as in the acceptance harness.
-        """
+        chunk. A chunk of n tokens that comes g seconds after the chunk before gives n values, each g/n, as in the
+        acceptance harness."""
         pairs = pairwise(self.chunks)
         return [(b.at - a.at) / b.tokens for a, b in pairs if since < b.at <= until for _ in range(b.tokens)]
 

@@ -37,9 +37,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Operating curves. `cusum` has the points over the limit, by slack; `windows` the points over the ratio. `learnt`
-    and `alternative_learnt` are the default and the alternative setting with a learned baseline. `slack` and `limit`
-    are the default setting."""
+    """Operating curves. `cusum` has a point for each of `LIMITS`, by slack. `windows` has a point for each of `RATIOS`:
+    the two-window detector alarms when the short window's mean divided by the long one's is lower. `learnt` and
+    `alternative_learnt` are the CUSUM's default and alternative setting with a baseline learned from the first
+    requests; in `cusum` the baseline is known exactly. `slack` and `limit` are the default setting."""
 
     cusum: dict[float, list[Point]]
     learnt: Point
@@ -57,8 +58,8 @@ class Curve:
         return self._at(*ALTERNATIVE)
 
     def document(self) -> dict[str, object]:
-        """Returns JSON data: the default and the alternative setting with both kinds of baseline, and the windows whose
-        rate of false alarms is nearest to the default's."""
+        """Returns JSON data: the CUSUM's default and alternative setting, each with the exactly known and the learned
+        baseline, and the two-window detector whose rate of false alarms is nearest to the default's."""
         nearest = min(self.windows, key=lambda point: abs(point.false_per_10k - self.default.false_per_10k))
         return {
             "slack": self.slack,
@@ -136,9 +137,9 @@ def cusum_rates(streams: Streams, mean: Floats, spread: Floats, slack: float, li
 
 
 def window_alarms(before: Streams, after: Streams, ratios: Sequence[float]) -> list[Floats]:
-    """Returns first alarms, as `cusum_alarms` does, of comparing a short window with the long one before it. It alarms
-    when the short one's mean is below `ratio` of the other for HELD requests in a row. `before` fills the long window.
-    """
+    """Returns first alarms, as `cusum_alarms` does, of comparing a short window with the long one before it. A stream
+    alarms when the short window's mean is below the ratio times the long one's, for HELD requests in a row. `before`
+    fills both windows at first."""
     whole = np.vstack([before.acceptance[: LONG_WINDOW + SHORT_WINDOW], after.acceptance])
     sums = np.vstack([np.zeros((1, whole.shape[1])), np.cumsum(whole, axis=0)])
     ends = np.arange(LONG_WINDOW + SHORT_WINDOW + 1, len(whole) + 1)
@@ -179,7 +180,7 @@ def _baseline(acceptance: Floats, reached: Floats) -> tuple[Floats, Floats]:
 
 
 def _rate(first: Floats, requests: int) -> float:
-    """Returns alarms in 10,000 requests, of which each stream counts those until its first alarm."""
+    """Returns first alarms per 10,000 requests. Requests after a stream's first alarm do not count."""
     return float(np.isfinite(first).sum() / np.minimum(first, requests).sum() * 10_000)
 
 

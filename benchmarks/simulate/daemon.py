@@ -124,7 +124,8 @@ class Daemon:
         return self._offset
 
     def finished(self, f: Finished) -> None:
-        """Gives a finished request to the signals. A request that was planned at another level is ignored."""
+        """Adds a finished request to the statistics from which signals (reasons to change the level) are computed.
+        Ignores a request that was planned at another level."""
         if f.position == self.position:
             self._guard = self._guard.add_request(f.at, f.drafter, f.workload, f.counts)
 
@@ -200,7 +201,8 @@ class Daemon:
         return saved.model_dump_json(indent=1)
 
     def _borne_out(self, signals: Sequence[Signal], now: float) -> Sequence[Signal]:
-        """Returns the signals without drift, unless a probe has confirmed that the draft is worse than it was."""
+        """Returns `signals`. Leaves out the signal of acceptance drift until a probe has confirmed that the draft is
+        worse than before."""
         kind = self._guard.worst_drift(now + self._offset)
         if kind is None:
             self._check = None

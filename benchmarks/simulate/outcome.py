@@ -28,7 +28,8 @@ class Spread:
 class Outcome:
     """Result of a simulation. Times are in seconds unless the name says otherwise. `unanswered` faults caused no step
     down; after `unrecovered` ones the level did not return to the top in time. A fault that begins while the level is
-    still down has no time to fall back. `false_fallbacks` are steps down from the top without a fault."""
+    still down counts neither as `unanswered` nor in `fall_back_seconds` and `fall_back_requests`. `false_fallbacks` are
+    steps down from the top without a fault."""
 
     requests: int
     faults: int

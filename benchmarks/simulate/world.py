@@ -140,7 +140,7 @@ class World:
         self.daemon.machine(MachineReading(critical, None, None), now)
 
     def _jump(self, now: float) -> None:
-        """Restarts the daemon in order, which saves its state, with a wall clock that is up to twelve hours off."""
+        """Saves the daemon's state and restarts the daemon, with a wall clock that is up to twelve hours off."""
         self.daemon.save(now)
         self.daemon.restart(now, float(self._rng.uniform(-12, 12)) * 3600)
 

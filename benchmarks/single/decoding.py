@@ -39,8 +39,9 @@ _LEAST_TOKENS = 8  # minimum of an answer whose decoding is timed
 
 @dataclass(frozen=True, slots=True)
 class Autoregressive:
-    """Measures whole answers, prompt and gRPC included, as benchmarks.run does. Every prompt begins with a token of its
-    own, so that the daemon processes all of it, as mlx-lm does."""
+    """Measures the daemon's tokens per second divided by mlx-lm's. The daemon is asked over gRPC and exports telemetry.
+    Whole answers count, prompt and gRPC included, as in benchmarks.run. Every prompt begins with a token of its own, so
+    that the daemon processes all of it, as mlx-lm does."""
 
     name: str = "ar"
     title: str = "autoregressive over gRPC, telemetry on, over mlx-lm's stream_generate"
@@ -74,7 +75,8 @@ class Autoregressive:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Measures tokens per second while all streams decode: from the latest first token to the earliest last one."""
+    """Measures the total tokens per second of four concurrent streams divided by those of a stream alone. The four
+    streams count while all decode: from the latest first token to the earliest last one."""
 
     name: str = "batch"
     title: str = "four autoregressive streams at once over one, in total, while all decode"
@@ -138,7 +140,7 @@ class Classes:
 
 
 def warm_up(turn: Turn, *arms: str) -> None:
-    """Sends requests whose answers are not kept to the daemon, and to mlx-lm if it is among `arms`."""
+    """Warms up the daemon, and mlx-lm if `MLX_LM` is among `arms`: sends them requests and discards the answers."""
     prompt = turn.prompts.of_length(20, -1)
     for mode in (ModePreference.AUTOREGRESSIVE, ModePreference.AUTO):
         ask(turn.processes.daemon, prompt, 8, mode)

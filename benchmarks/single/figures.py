@@ -71,8 +71,8 @@ def spread(records: Iterable[Record], arm: str, base: str, reduce: Reduce, **whe
 
 def interval(records: Iterable[Record], arm: str, base: str, reduce: Reduce, **where: object) -> tuple[float, float]:
     """Returns the 95 % interval (low, high) of the median ratio of `arm` to `base`, paired by prompt. The bootstrap
-    resamples whole repetitions, because all answers of one come from the same processes. Raises ValueError if none has
-    both arms."""
+    resamples whole repetitions, because all answers of a repetition come from the same processes. Raises ValueError if
+    no repetition has both arms' records of a prompt."""
     clusters = []
     for one in _by_repetition(records, where):
         of_base = {record["prompt"]: record for record in one.get(base, ())}
@@ -98,14 +98,15 @@ def whole_rate(records: Sequence[Record]) -> float:
 
 
 def decode_rate(records: Sequence[Record]) -> float:
-    """Returns tokens per second after the first tokens of each answer, over all records. A record's `times` has the
-    seconds from the request to each token."""
+    """Returns tokens per second from each answer's first token to its last, over all records. Tokens that arrived
+    together with the first one do not count. A record's `times` has the seconds from the request to each token."""
     pairs = [after_first(one["times"]) for one in records]
     return sum(tokens for tokens, _ in pairs) / math.fsum(seconds for _, seconds in pairs)
 
 
 def after_first(times: Sequence[float]) -> tuple[int, float]:
-    """Returns the number of tokens that came after the first ones, and the seconds that they took."""
+    """Returns how many tokens came later than the first token, and the seconds from the first token to the last. Tokens
+    that arrived together with the first one do not count."""
     return sum(at > times[0] for at in times), times[-1] - times[0]
 
 

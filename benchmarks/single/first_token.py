@@ -88,8 +88,9 @@ def _mebibytes(name: str) -> Any:
 
 
 def _peaked(client: DraftdClient, prompt: Prompt) -> dict[str, Any]:
-    """Asks for one token. Adds MLX's peak memory in bytes to the answer: `peak`, which the daemon first reads after it,
-    and `peak_before`."""
+    """Asks for one token. Adds to its record the peak of MLX's memory in the daemon, in bytes: `peak_before`, as
+    reported before the request, and `peak`, which the daemon read after the answer. Raises TimeoutError if the daemon
+    does not read its memory within 60 seconds."""
     before = client.status().hardware.mlx_peak_bytes
     answer = ask(client, prompt, 1)
     ended = time.monotonic()

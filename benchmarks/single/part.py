@@ -38,8 +38,8 @@ class Processes:
         self._running: list[psutil.Process] = []
 
     def rest(self, *others: psutil.Process) -> None:
-        """Waits until these processes and `others` are idle: they may still measure step costs, or compute a forward
-        that nothing reads."""
+        """Waits until these processes and `others` are idle. After an answer they may still measure step costs, or
+        finish a forward that was started ahead and is discarded."""
         wait_until_idle([*self._running, *others])
 
     @cached_property
@@ -89,7 +89,8 @@ class Turn:
         return self.prompts.of_class(workload, self.repetition, count)
 
     def shuffled(self, arms: Sequence[str]) -> list[str]:
-        """Returns the arms in a random order, as each group of answers needs it."""
+        """Returns the arms in a random order, drawn again at each call. Each group of answers that are compared makes a
+        call."""
         return self.draw.sample(arms, len(arms))
 
 

@@ -23,8 +23,8 @@ class Prompts:
         self._rendered: dict[WorkloadClass, list[Prompt]] = {}
 
     def of_class(self, workload: WorkloadClass, place: int, count: int) -> list[Prompt]:
-        """Returns `count` held-out prompts, spread over the category (class) because neighbours are often alike. The
-        next `place` has different ones."""
+        """Returns `count` held-out prompts at equal distances in the category (class), because neighbours are often
+        alike. `place` is the index of the first one, so that consecutive places give different prompts."""
         if workload not in self._rendered:
             self._rendered[workload] = [
                 Prompt(one.name, str(workload), self._chat(one.messages)) for one in held.held_out(workload)
