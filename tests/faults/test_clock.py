@@ -31,7 +31,7 @@ def main(file: str) -> None:
         print(json.dumps(found), file=sys.stderr)
 
 
-def test_stepped_clock_library_shifts_wall_and_sleep_time_but_no_waits(tmp_path: Path) -> None:
+def test_stepped_clock_library_shifts_wall_clock_and_suspend_time_but_not_wait_durations(tmp_path: Path) -> None:
     clock = Clock(tmp_path / "clock")
     if not clock.steps:
         pytest.skip("no C compiler, or not Linux")

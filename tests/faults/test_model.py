@@ -60,7 +60,7 @@ UNFINISHED = {"finished": None, "tokens": [1], "text": "a"}
         ({"finished": pb.Finished(reason=pb.FINISH_REASON_STOP)}, [Invariant.COUNTERS]),
     ],
 )
-def test_fault_run_judges_a_request_by_its_end_text_and_counts(
+def test_fault_run_judges_request_by_final_status_and_answer_text_and_token_counts(
     fields: dict[str, object], broken: list[Invariant]
 ) -> None:
     model = Model()
@@ -104,7 +104,7 @@ def test_fault_run_expects_level_holds_to_outrank_alerts() -> None:
 
 
 @pytest.mark.parametrize(("saved", "forgets", "most"), [(True, False, PLAIN), (False, False, FULL), (True, True, FULL)])
-def test_fault_run_lets_a_restart_lose_only_unsaved_or_forgotten_alerts(
+def test_fault_run_allows_restart_to_lose_only_alerts_unsaved_or_in_a_damaged_state_file(
     saved: bool, forgets: bool, most: FallbackLevel
 ) -> None:
     levels = Levels()
@@ -230,7 +230,7 @@ def transitions(*numbers: int) -> list[control_pb2.Transition]:
     return [control_pb2.Transition(number=number, current=str(number)) for number in numbers]
 
 
-def test_fault_run_detects_the_loss_of_a_written_transition() -> None:
+def test_fault_run_detects_loss_of_a_transition_that_had_been_saved_to_disk() -> None:
     events = Events()
     assert not events.listed(transitions(1, 2), written=True)
     assert not events.listed(transitions(1, 2, 3), written=False)

@@ -48,7 +48,9 @@ def draftd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 
 
 @pytest.mark.slow
-def test_accept_command_continues_judges_and_reports_a_stopped_run(draftd: Callable[..., Ran], tmp_path: Path) -> None:
+def test_accept_command_completes_interrupted_sweep_and_writes_verdict_and_report(
+    draftd: Callable[..., Ran], tmp_path: Path
+) -> None:
     with scripted_daemon(tmp_path, step_seconds=0.002, context_length=16384) as daemon:
         which = ("--target", f"127.0.0.1:{daemon.port}", "--run", "run")
         begun = subprocess.Popen(

@@ -80,7 +80,7 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Heard]]:
         yield found
 
 
-def test_captured_chunks_equal_those_a_wire_relay_saw(heard: list[Heard]) -> None:
+def test_chunks_recorded_by_acceptance_client_equal_responses_seen_by_wire_relay(heard: list[Heard]) -> None:
     for one in heard:
         assert figures.usable(one.tick)
         assert [m.content for m in one.answered] == [r.SerializeToString() for r in one.taken.responses]
@@ -88,14 +88,14 @@ def test_captured_chunks_equal_those_a_wire_relay_saw(heard: list[Heard]) -> Non
         assert sum(chunk.tokens for chunk in one.tick.chunks) == one.tick.output_tokens == 25
 
 
-def test_captured_chunk_arrives_no_earlier_than_on_the_wire(heard: list[Heard]) -> None:
+def test_acceptance_client_records_chunk_arrival_no_earlier_than_wire_relay(heard: list[Heard]) -> None:
     for one in heard:
         for arrival, message in zip(one.taken.arrivals, one.answered, strict=True):
             assert one.taken.began + arrival >= message.at
         assert one.taken.began <= one.asked.at
 
 
-def test_captured_time_to_first_token_matches_the_wire(heard: list[Heard]) -> None:
+def test_time_to_first_token_recorded_by_acceptance_client_matches_wire_relay(heard: list[Heard]) -> None:
     apart = []
     for one in heard:
         ours = timing.time_to_first_token(one.tick)
@@ -106,7 +106,7 @@ def test_captured_time_to_first_token_matches_the_wire(heard: list[Heard]) -> No
 
 
 @pytest.mark.parametrize("arm", ["ar", "k4"])
-def test_captured_times_between_chunks_and_tokens_match_the_wire(heard: list[Heard], arm: str) -> None:
+def test_chunk_and_token_gaps_recorded_by_acceptance_client_match_wire_relay(heard: list[Heard], arm: str) -> None:
     chunks, tokens, several = [], [], []
     for one in heard:
         if one.tick.place.arm != arm:
@@ -138,7 +138,7 @@ def test_server_reported_timings_lie_within_the_client_measured_ones(heard: list
         assert figures.network(one.tick) >= 0  # type: ignore[operator]
 
 
-def test_measured_decode_costs_are_at_least_the_step_time(heard: list[Heard]) -> None:
+def test_measured_decode_and_verify_costs_are_at_least_the_scripted_models_step_time(heard: list[Heard]) -> None:
     costs = measured_costs([one.tick for one in heard])
     assert costs is not None
     assert costs.draft_seconds is not None

@@ -156,7 +156,9 @@ def test_flag_changes_reach_a_transition_watcher(served: Served) -> None:
         until(lambda: len(watch.numbers) == 2, 20)
 
 
-def test_probe_reply_carries_its_level_verdict_and_measurements(served: Served, controller: FakeController) -> None:
+def test_probe_reply_carries_probed_ladder_level_and_verdict_and_acceptance_and_speedup(
+    served: Served, controller: FakeController
+) -> None:
     with ended(controller.probes, ProbeReport(LADDER[1], ProbeVerdict.GOOD, "as before", 0.7, 1.4, 0.2)):
         told = served.client.probe(timeout=20)
     assert (told.level.max_draft_tokens, told.verdict, told.acceptance, told.speedup) == (3, "good", 0.7, 1.4)

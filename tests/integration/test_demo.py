@@ -14,7 +14,7 @@ from tests.conftest import NanoPair
 
 
 @pytest.mark.slow
-def test_demo_command_gets_identical_text_in_both_modes_for_each_workload(nano_pair: NanoPair) -> None:
+def test_demo_command_gets_same_text_with_and_without_drafts_for_each_workload(nano_pair: NanoPair) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "draftd.cli.main", "demo", "--each", "1", "--max-tokens", "24"],
         capture_output=True,

@@ -39,7 +39,7 @@ def check(name: str, arguments: dict[str, Any]) -> None:
     assert 1 <= arguments["seats"] <= 9
 
 
-def test_generic_tool_call_over_grpc_is_marked_in_the_plan(served: Served) -> None:
+def test_grpc_decode_plan_flags_tools_given_to_model_without_tool_template(served: Served) -> None:
     model = served.client.model()
     assert (model.tools, model.generic_tools) == (False, True)
     told = list[str]()
@@ -55,7 +55,7 @@ def test_generic_tool_call_over_grpc_is_marked_in_the_plan(served: Served) -> No
     assert not ask(served).started.plan.generic_tools
 
 
-def test_generic_tool_call_and_result_round_trip_over_chat_completions(served: Served) -> None:
+def test_model_without_tool_template_calls_tool_and_gets_result_over_chat_completions(served: Served) -> None:
     with OpenAI(base_url=served.daemon.url, api_key="none", max_retries=0) as client:
         for mode in MODES:
             more = {"draftd": {"mode": mode}, "include_metrics": True}
@@ -74,7 +74,7 @@ def test_generic_tool_call_and_result_round_trip_over_chat_completions(served: S
             assert second.choices[0].finish_reason in ("stop", "length", "tool_calls")
 
 
-def test_generic_tool_call_and_result_round_trip_over_the_responses_api(served: Served) -> None:
+def test_model_without_tool_template_calls_tool_and_gets_result_over_responses_api(served: Served) -> None:
     with OpenAI(base_url=served.daemon.url, api_key="none", max_retries=0) as client:
         for mode in MODES:
             offered: Any = [{"type": "function", "strict": True, **BOOK}]
@@ -93,7 +93,7 @@ def test_generic_tool_call_and_result_round_trip_over_the_responses_api(served: 
             assert second.output
 
 
-def test_generic_tool_call_and_result_round_trip_over_the_messages_api(served: Served) -> None:
+def test_model_without_tool_template_calls_tool_and_gets_result_over_messages_api(served: Served) -> None:
     with Anthropic(base_url=served.daemon.url.removesuffix("/v1"), api_key="none", max_retries=0) as client:
         for mode in MODES:
             offered: Any = [{"name": "book", "input_schema": SCHEMA}]

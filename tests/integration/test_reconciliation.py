@@ -131,7 +131,7 @@ def drafted_beyond(cut: int) -> int:
     return max(0, cut - 1)
 
 
-def test_clients_spans_metrics_and_engine_count_the_same_tokens(tmp_path: Path) -> None:
+def test_token_totals_agree_in_client_answers_in_spans_in_metrics_and_in_engine_status(tmp_path: Path) -> None:
     received = Received()
     with (
         OtlpReceiver() as receiver,

@@ -60,7 +60,9 @@ def scored(choice: dict[str, Any], context: int) -> tuple[float, bool]:
 
 
 @pytest.mark.parametrize("as_ids", [True, False])
-def test_http_echo_logprobs_score_answers_like_mlx_lm(served: Served, reference: Any, as_ids: bool) -> None:
+def test_lm_eval_answer_scores_from_echoed_http_logprobs_equal_mlx_lm_scores(
+    served: Served, reference: Any, as_ids: bool
+) -> None:
     """lm-eval's requests, as `LocalCompletionsAPI` makes them: all answers to a question in one, of ids or of texts."""
     logprobs, tokenizer = reference
     context = len(tokenizer.encode(QUESTION))

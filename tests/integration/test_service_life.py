@@ -271,7 +271,7 @@ def until_error(stream: Iterator[pb.GenerateResponse]) -> Iterator[pb.GenerateRe
     assert caught.value.code is grpc.StatusCode.INTERNAL
 
 
-def test_drain_closes_the_engine_and_other_parts_concurrently_by_a_shared_deadline(tmp_path: Path) -> None:
+def test_drain_closes_fallback_controller_during_engine_close_and_bounds_telemetry_flush(tmp_path: Path) -> None:
     with serving(tmp_path, lambda: scripted_models(0.7)) as served:
         closing, seen, given = threading.Event(), list[bool](), list[float]()
         close, shutdown = served.worker.close, served.telemetry.shutdown

@@ -23,7 +23,7 @@ from tests.scripted_daemon import scripted_daemon
 from tests.wait_until import until
 
 
-def test_sigterm_drains_the_daemon_answers_or_refuses_all_and_exits_zero(tmp_path: Path) -> None:
+def test_after_sigterm_every_request_is_answered_or_refused_and_daemon_exits_zero(tmp_path: Path) -> None:
     with scripted_daemon(tmp_path, step_seconds=0.005, drain_seconds=1.5, max_batch=4) as daemon:
         target = daemon.address
         answers: list[Answer] = []

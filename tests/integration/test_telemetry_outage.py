@@ -147,7 +147,7 @@ def traced(receiver: OtlpReceiver, address: str) -> None:
     assert event.attributes["feature_flag.key"] == "speculative-decoding"
 
 
-def test_otlp_collector_outage_changes_no_answer_and_no_final_count(tmp_path: Path) -> None:
+def test_otlp_collector_outage_changes_no_answer_and_no_exported_counter_total(tmp_path: Path) -> None:
     with OtlpReceiver() as receiver, daemon(tmp_path, receiver.environ(OTEL_EXPORTER_OTLP_TIMEOUT="1")) as running:
         client = running.client
         traced(receiver, client.target)

@@ -211,7 +211,7 @@ def test_webhook_answers_non_http_bytes_with_400_and_no_traceback(
     assert len(caplog.messages) < 10
 
 
-def test_webhook_refuses_unusual_http_requests_with_a_single_reply_per_connection(webhook: Webhook) -> None:
+def test_webhook_answers_wrong_path_upgrade_or_pipelined_requests_with_single_refusal(webhook: Webhook) -> None:
     odd = [
         (b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", "bad_path"),
         (b"POST //v1/alerts HTTP/1.1\r\nHost: x\r\n\r\n", "bad_path"),

@@ -30,7 +30,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_examined_architecture_gives_mlx_lms_text_with_expected_capabilities(name: str) -> None:
+def test_architecture_gives_mlx_lms_text_and_expected_batching_drafting_and_prefix_reuse(name: str) -> None:
     result = examine(name, SMALL)
     assert result.served, result.reasons
     assert result.different == []

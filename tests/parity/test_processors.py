@@ -58,7 +58,7 @@ def alone(models, prompts) -> list[Collected]:
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-def test_embedded_pair_texts_with_penalties_are_the_same_with_drafts(models, prompts, alone, batch):
+def test_shipped_model_pair_texts_with_penalties_are_the_same_with_drafts_as_without(models, prompts, alone, batch):
     """By themselves only some of them: what differs there does not depend on the prompt."""
     some = range(0, len(prompts), 1 if batch > 1 or EACH > 2 else 3)
     sinks = Rig(models, max_batch=batch).run([asked(prompts[i], i, DRAFTED[i % 2]) for i in some])
@@ -69,7 +69,7 @@ def test_embedded_pair_texts_with_penalties_are_the_same_with_drafts(models, pro
     check_logprobs(models, prompts, dict(zip(some, sinks, strict=True)))
 
 
-def test_embedded_pair_log_probabilities_without_drafts_equal_mlx_lms(models, prompts, alone):
+def test_shipped_model_pair_log_probabilities_without_drafts_equal_mlx_lms(models, prompts, alone):
     check_logprobs(models, prompts, dict(enumerate(alone)))
 
 

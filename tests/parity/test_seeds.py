@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.timeout(300)]
 EACH, TOKENS = 1, 32
 
 
-def test_seeded_text_of_embedded_pair_is_the_same_in_drafting_batches(nano_pair):
+def test_shipped_model_pair_seeded_text_in_drafting_batches_equals_undrafted_text_alone(nano_pair):
     models = load_models(nano_pair.target, nano_pair.draft, progress=lambda line: None)
     folder = Path(nano_pair.target).parent / "prompts"
     lines = [line for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()[:EACH]]

@@ -71,21 +71,21 @@ def check(
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=[GREEDY, SEEDED])
-def test_mlx_lm_gives_same_real_model_text_alone_as_in_its_batches(models, questions, expected, place):
+def test_mlx_lm_gives_same_smollm2_text_for_a_lone_sequence_as_in_a_batch(models, questions, expected, place):
     assert parity.write_alone_with_mlx_lm(models, questions[place], TOKENS) == expected[place]
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_real_model_texts_of_four_concurrent_sequences_equal_mlx_lms(models, questions, expected, plan):
+def test_smollm2_texts_of_four_concurrent_sequences_equal_mlx_lms(models, questions, expected, plan):
     check(models, questions, expected, PLANS[plan], batch=4)
 
 
 @pytest.mark.parametrize(("plan", "place"), [("depth 0", 1), ("depth 4", 0), ("automatic", 1)])
-def test_real_model_text_of_a_lone_sequence_equals_mlx_lms(models, questions, expected, plan, place):
+def test_smollm2_text_of_a_lone_sequence_equals_mlx_lms(models, questions, expected, plan, place):
     check(models, questions[place : place + 1], expected[place : place + 1], PLANS[plan], batch=1)
 
 
-def test_real_model_text_with_4_bit_weights_equals_mlx_lms(real_model_4bit):
+def test_smollm2_text_with_4_bit_weights_equals_mlx_lms(real_model_4bit):
     """The prompt is short: on a CPU, each of its tokens takes a tenth of a second with 4 bits."""
     models, text = parity.load(real_model_4bit), "one two one two one"
     question = Question(text, models.tokenizer.encode(text), SamplingParams())

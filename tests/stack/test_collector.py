@@ -111,7 +111,7 @@ def refused(collector: Collector) -> float:
     return summed(collector.own, "otelcol_receiver_refused_spans(_total)?")
 
 
-def test_collector_tail_sampling_keeps_whole_notable_traces_and_drops_the_rest(tmp_path: Path) -> None:
+def test_collector_tail_sampling_drops_ordinary_traces_and_keeps_failed_or_degraded_whole(tmp_path: Path) -> None:
     with OtlpReceiver() as store, collector(tmp_path, store.port, share_percent=0) as running:
         with tracing(running) as tracer:
             for name, attributes in (KEPT | LEFT).items():

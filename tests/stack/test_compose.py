@@ -134,7 +134,7 @@ def test_compose_mounts_existing_files_read_only() -> None:
     assert volumes == set(COMPOSE["volumes"])
 
 
-def test_container_collector_layer_changes_only_addresses_and_detectors() -> None:
+def test_container_collector_overlay_sets_only_addresses_folders_and_resource_detectors() -> None:
     assert {path for path, _ in leaves(yaml.safe_load(LAYER.read_text()))} == {
         "extensions.health_check.endpoint",
         "extensions.file_storage.directory",
@@ -150,7 +150,7 @@ def test_container_collector_layer_changes_only_addresses_and_detectors() -> Non
     }
 
 
-def test_collector_validates_the_container_layer_over_the_base() -> None:
+def test_collector_accepts_its_base_configuration_with_the_container_overlay() -> None:
     said = subprocess.run(
         [collector_binary(), "validate", "--config", str(CONFIG), "--config", str(LAYER)],
         capture_output=True,

@@ -131,7 +131,7 @@ CAUSES: dict[str, Callable[[Run], object]] = {
 }
 
 
-def test_stack_stops_its_parts_in_reverse_order_for_every_cause(tmp_path: Path) -> None:
+def test_stack_stops_parts_in_reverse_order_after_signal_dead_part_or_failed_start(tmp_path: Path) -> None:
     names = ("first", "second", "third")
     runs = {cause: start(tmp_path / f"{number}", *names) for number, cause in enumerate(CAUSES)}
     runs["a part dies"] = start(tmp_path / "part", *names)

@@ -66,7 +66,7 @@ def test_stack_names_each_taken_port_with_its_setting_and_starts_nothing(tmp_pat
     assert not list(tmp_path.iterdir()), "nothing was started"
 
 
-def test_stack_reads_daemon_ports_from_its_file_options_and_environment(tmp_path: Path) -> None:
+def test_stack_takes_daemon_ports_from_options_and_config_file_named_by_option_or_env(tmp_path: Path) -> None:
     file = tmp_path / "draftd.toml"
     file.write_text("[server]\nport = 1001\n[webhook]\nport = 1002\n")
     found = daemon_settings(["--config", str(file), "--model", "x", "--http-port", "1003"], {})

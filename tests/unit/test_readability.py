@@ -74,7 +74,7 @@ def test_unused_readability_exception_is_reported() -> None:
     assert unused_exceptions([parse("engine/a.py", f"def f():\n{LONG}")], keys) == keys[1:]
 
 
-def test_readability_exceptions_are_few_have_reasons_and_spare_strict_rules() -> None:
+def test_readability_exceptions_are_few_and_have_reasons_and_exempt_from_no_strict_rule() -> None:
     assert len(EXCEPTIONS) <= MOST_EXCEPTIONS
     assert not [key for key, reason in EXCEPTIONS.items() if not reason or key.split()[0] in STRICT]
     assert RULES.keys() | RULES_OF_TESTS.keys() >= STRICT

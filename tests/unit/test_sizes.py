@@ -21,7 +21,7 @@ def test_line_count_excludes_tests_generated_code_and_non_python_files() -> None
     assert count(FILES) == {"acceptance": (3, 2), "engine": (4, 2), "values": (2, 1)}
 
 
-def test_line_count_counts_acceptance_code_alike_at_old_and_new_path() -> None:
+def test_line_count_of_acceptance_package_is_same_at_former_and_current_folder() -> None:
     assert count(BEFORE) == count(FILES)
 
 

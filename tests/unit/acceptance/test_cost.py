@@ -168,7 +168,7 @@ def test_expected_tokens_and_speed_up_match_figures_of_leviathan_paper() -> None
     assert [(expected_tokens(0.7, k) - 1) / k for k in (1, 2, 4, 8)] == pytest.approx([0.7, 0.6, 0.44, 0.28], abs=0.01)
 
 
-def test_expected_tokens_at_acceptance_0_and_1_and_speed_up_at_depth_0() -> None:
+def test_cost_formulas_give_exact_values_at_acceptance_0_acceptance_1_and_depth_0() -> None:
     assert [expected_tokens(0.0, k) for k in (0, 1, 6)] == [1, 1, 1]
     assert [expected_tokens(1.0, k) for k in (0, 1, 6)] == [1, 2, 7]
     assert speedup(0.7, 0, 1.0) == 1.0
@@ -200,7 +200,7 @@ def test_break_even_is_zero_for_free_drafts_and_none_for_too_costly_drafts() -> 
     assert break_even(1, 1.5) == pytest.approx(0.5)
 
 
-def test_acceptance_estimate_is_none_without_decided_tokens() -> None:
+def test_acceptance_estimate_is_none_if_no_drafted_token_was_accepted_or_rejected() -> None:
     assert alpha_of(0, 0) is None
     assert alpha_of(0, 3) == 0.0
 
@@ -219,7 +219,7 @@ def block(arm: Arm, draft: float, verify: float, *, rate: float = 0.010, warm_up
     return tick(place(arm.id, warm_up=warm_up), granted=granted(arm), counts=counts)
 
 
-def test_measured_step_costs_are_medians_of_plain_and_block_requests_of_draft_model() -> None:
+def test_step_costs_are_medians_over_undrafted_and_draft_model_requests_sent_one_by_one() -> None:
     costs = measured_costs(
         [
             *(plain(s) for s in (0.009, 0.010, 0.080)),

@@ -171,7 +171,7 @@ class TestResult:
         assert result.error_examples == ("INTERNAL: decoding failed (3 times)",)
         assert "3 of " in result.complaints[0]
 
-    def test_soak_duration_sums_sessions_without_time_between(self, tmp_path: Path) -> None:
+    def test_soak_duration_sums_session_times_and_excludes_time_between_sessions(self, tmp_path: Path) -> None:
         folder = written(tmp_path, [tick(100), tick(104, 6), tick(7, 5, session=2)], duration=20.0)
         assert soaked_seconds(folder) == 10 + 5
         assert judged(folder).sessions == 2

@@ -281,7 +281,7 @@ def test_memory_growth_ignores_memory_filled_early_in_session() -> None:
     assert found.seconds == pytest.approx(450, rel=0.03)
 
 
-def test_memory_growth_fits_one_slope_across_sessions_of_different_levels() -> None:
+def test_memory_growth_fits_one_slope_to_sessions_that_start_at_different_memory_use() -> None:
     """A restarted daemon begins lower: that is neither growth nor shrinkage."""
     rng = np.random.default_rng(2)
     parts = [level + 20_000 * SECONDS[:300] + MIB * rng.normal(size=300) for level in (2e9, 1e9, 3e9)]
@@ -294,7 +294,7 @@ def test_memory_growth_fits_one_slope_across_sessions_of_different_levels() -> N
     assert still.certain == 0
 
 
-def test_memory_growth_below_allocator_granularity_is_not_certain() -> None:
+def test_memory_growth_below_allocator_granularity_counts_as_no_proven_growth() -> None:
     times = np.arange(0, 12, 0.1)
     grown = growth([read(times, 1e9 + 400_000 * times)])  # 3.6 MB in what is judged, without any noise
     assert grown is not None

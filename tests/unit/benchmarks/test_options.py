@@ -35,19 +35,21 @@ def test_benchmark_model_and_draft_model_options_select_given_pair() -> None:
     assert (args.model, args.draft_model) == ("a", "b")
 
 
-def test_benchmark_real_option_selects_converted_model_without_draft_model(tmp_path: Path) -> None:
+def test_benchmark_option_named_real_selects_downloaded_model_without_draft_model(tmp_path: Path) -> None:
     args = parsed("--real", real=tmp_path)
     assert (args.model, args.draft_model) == (str(tmp_path), "")
 
 
 @pytest.mark.parametrize("option", ["--model", "--draft-model"])
-def test_benchmark_real_option_is_refused_together_with_model_options(option: str, tmp_path: Path, capsys) -> None:
+def test_benchmark_option_named_real_is_refused_together_with_model_options(
+    option: str, tmp_path: Path, capsys
+) -> None:
     with pytest.raises(SystemExit):
         parsed("--real", option, "a", real=tmp_path)
     assert f"--real: got {option} a as well; allowed: one of the two" in capsys.readouterr().err
 
 
-def test_benchmark_real_option_names_make_target_when_model_is_missing(tmp_path: Path, capsys) -> None:
+def test_benchmark_option_named_real_suggests_make_target_when_model_is_missing(tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit):
         parsed("--real", real=tmp_path / "gone")
     assert "is missing; make it with `make real-model`" in capsys.readouterr().err
@@ -63,7 +65,7 @@ def test_benchmark_real_option_names_make_target_when_model_is_missing(tmp_path:
         (["--real", "--before", "elsewhere"], False),
     ],
 )
-def test_benchmark_measures_given_model_alone_without_draft_model_or_before_option(
+def test_benchmark_without_draft_model_and_before_options_measures_chosen_model_undrafted(
     arguments: list[str], single: bool
 ) -> None:
     assert _without_draft(arguments) is single

@@ -42,7 +42,9 @@ def said(capsys: pytest.CaptureFixture[str]) -> dict:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-def test_peers_benchmark_last_line_lists_all_figures_and_missed_bound_exits_with_0(tmp_path: Path, capsys) -> None:
+def test_server_comparison_benchmark_lists_all_figures_last_and_exits_0_on_missed_target(
+    tmp_path: Path, capsys
+) -> None:
     assert command.main(["--run", str(tmp_path)], [FakePart("a", GOOD, BAD), FakePart("b", PLAIN)]) == 0
     last = said(capsys)
     assert last["held"] == 1
@@ -58,7 +60,7 @@ def test_peers_benchmark_last_line_lists_all_figures_and_missed_bound_exits_with
     assert last["figures"]["b"]["rate"] == {"value": 100.0}
 
 
-def test_peers_benchmark_names_failed_part_and_still_runs_remaining_parts(tmp_path: Path, capsys) -> None:
+def test_server_comparison_benchmark_names_failed_part_and_still_runs_remaining_parts(tmp_path: Path, capsys) -> None:
     broken, other = FakePart("a", error=RuntimeError("no such port")), FakePart("b", PLAIN)
     assert command.main(["--run", str(tmp_path)], [broken, other]) == 1
     last = said(capsys)
@@ -66,7 +68,7 @@ def test_peers_benchmark_names_failed_part_and_still_runs_remaining_parts(tmp_pa
     assert list(last["figures"]) == ["b"]
 
 
-def test_interrupted_peers_benchmark_resumes_at_interrupted_part(tmp_path: Path, capsys) -> None:
+def test_interrupted_server_comparison_benchmark_resumes_at_interrupted_part(tmp_path: Path, capsys) -> None:
     done, stopped = FakePart("a", GOOD, BAD), FakePart("b", PLAIN, error=KeyboardInterrupt())
     assert command.main(["--run", str(tmp_path)], [done, stopped]) == 130
     stopped.error = None
@@ -79,7 +81,7 @@ def test_interrupted_peers_benchmark_resumes_at_interrupted_part(tmp_path: Path,
     assert Store(tmp_path / "b.jsonl").records() == [{"run": 1}, {"run": 2}]
 
 
-def test_peers_benchmark_runs_only_parts_named_by_option(tmp_path: Path, capsys) -> None:
+def test_server_comparison_benchmark_runs_only_parts_named_by_option(tmp_path: Path, capsys) -> None:
     a, b, c = FakePart("a", PLAIN), FakePart("b", PLAIN), FakePart("c", PLAIN)
     assert command.main(["--run", str(tmp_path), "--parts", "c,a"], [a, b, c]) == 0
     assert (a.runs, b.runs, c.runs) == (1, 0, 1)
@@ -88,7 +90,7 @@ def test_peers_benchmark_runs_only_parts_named_by_option(tmp_path: Path, capsys)
     assert "--parts: got d; allowed: a, b, c" in capsys.readouterr().err
 
 
-def test_peers_benchmark_refuses_to_resume_run_with_different_options(tmp_path: Path, capsys) -> None:
+def test_server_comparison_benchmark_refuses_to_resume_run_with_different_options(tmp_path: Path, capsys) -> None:
     part = FakePart("a", PLAIN)
     assert command.main(["--run", str(tmp_path), "--quick"], [part]) == 0
     assert command.main(["--run", str(tmp_path)], [part]) == 2

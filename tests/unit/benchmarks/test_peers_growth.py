@@ -38,7 +38,7 @@ def stream(begin: float, end: float, each: float = 0.1, tokens: int = 2) -> Stre
     return Stream("p", 0.0, end, tuple(Chunk(float(at), tokens) for at in times))
 
 
-def test_growth_benchmark_decode_rate_counts_only_time_in_which_all_streams_decode() -> None:
+def test_batch_size_benchmark_decode_rate_counts_only_time_when_all_streams_decode() -> None:
     assert decoding(Turn((stream(1.0, 3.0),), 20)) == pytest.approx(20.0)
     # From 2.05 s, when the second begins, to 3 s: ten chunks of two of the first, nine of the second.
     assert decoding(Turn((stream(1.0, 3.0), stream(2.05, 5.0)), 50)) == pytest.approx(38 / 0.95)
@@ -62,7 +62,7 @@ def records() -> list[dict[str, Any]]:
     return rows
 
 
-def test_growth_benchmark_figures_state_decode_rate_memory_bound_and_kv_cache_size() -> None:
+def test_batch_size_benchmark_states_decode_rate_memory_bound_and_kv_cache_size() -> None:
     by_name = {point.key: point for point in figures(records())}
     assert len(by_name) == 1 + 2 * len(PLACES)
     point = by_name["context_4096_batch_1_autoregressive"]
@@ -72,22 +72,22 @@ def test_growth_benchmark_figures_state_decode_rate_memory_bound_and_kv_cache_si
     assert all(point.wanted is None for point in by_name.values())
 
 
-def test_growth_benchmark_answers_are_shorter_than_context() -> None:
+def test_batch_size_benchmark_answers_are_shorter_than_context() -> None:
     assert all(place.tokens < place.context for place in PLACES)
     assert {place.tokens for place in PLACES if place.of_batches} == {336}
 
 
-def test_growth_benchmark_curves_start_at_batch_size_1() -> None:
+def test_batch_size_benchmark_curves_start_at_batch_size_1() -> None:
     assert [place.batch for place in PLACES if place.of_batches] == [1, 2, 4, 8, 16]
     assert [(place.context, place.batch) for place in PLACES if not place.of_batches][:2] == [(128, 1), (256, 1)]
 
 
-def test_growth_benchmark_without_bandwidth_record_is_refused() -> None:
+def test_batch_size_benchmark_without_bandwidth_record_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing was measured"):
         machine([])
 
 
-def test_growth_benchmark_draws_png_picture_from_records(tmp_path: Path) -> None:
+def test_batch_size_benchmark_draws_png_picture_from_records(tmp_path: Path) -> None:
     store = Store(tmp_path / "growth.jsonl")
     for record in records():
         store.add(record)

@@ -80,7 +80,7 @@ def test_load_throughput_excludes_tokens_after_first_idle_client() -> None:
     assert Load.of_record(load.record()) == load
 
 
-def test_clients_benchmark_order_is_deterministic_and_places_all_arms_side_by_side() -> None:
+def test_client_count_benchmark_order_is_deterministic_and_groups_arms_by_client_count() -> None:
     counts = (1, 2, 4, 8, 16)
     turns = clients.turns_of(counts, 1, 7)
     assert turns == clients.turns_of(counts, 1, 7)
@@ -97,7 +97,7 @@ def rates(*repetitions: dict[str, float], count: int = 4) -> dict[tuple[int, int
     return results
 
 
-def test_clients_benchmark_ratio_pairs_arms_of_same_repetition() -> None:
+def test_client_count_benchmark_ratio_pairs_arms_of_same_repetition() -> None:
     arms = {AUTOMATIC: 100, AUTOREGRESSIVE: 50, PEER: 80, PEER_DRAFT: 40}
     slow = {arm: rate / 10 for arm, rate in arms.items()} | {AUTOREGRESSIVE: 20}
     compared_figures = by_key(clients.compared(rates(arms, slow, arms), (4,)))
@@ -108,7 +108,7 @@ def test_clients_benchmark_ratio_pairs_arms_of_same_repetition() -> None:
     assert compared_figures["4_clients_autoregressive_vs_peer"].wanted is None
 
 
-def test_clients_benchmark_required_ratio_depends_on_number_of_clients() -> None:
+def test_client_count_benchmark_required_ratio_depends_on_number_of_clients() -> None:
     arms = {AUTOMATIC: 100, AUTOREGRESSIVE: 200, PEER: 200, PEER_DRAFT: 40}
     two = by_key(clients.compared(rates(arms, count=2), (2,)))
     assert two["2_clients_vs_own_autoregressive"].wanted is None
@@ -120,7 +120,7 @@ def test_clients_benchmark_required_ratio_depends_on_number_of_clients() -> None
         clients.compared(rates({AUTOMATIC: 100}), (4,))
 
 
-def test_clients_benchmark_compares_greedy_texts_prompt_by_prompt() -> None:
+def test_client_count_benchmark_compares_greedy_texts_prompt_by_prompt() -> None:
     arms = rates({AUTOMATIC: 1, AUTOREGRESSIVE: 1, PEER: 1, PEER_DRAFT: 1})
     arms[0, 4, PEER] = Load((stream((1.0, 1), text="other"),), 0.0, 1.0)
     text_figures = by_key(clients.same_texts(arms))
@@ -161,7 +161,7 @@ def test_inter_token_window_refuses_stream_that_ended_before_window() -> None:
         _ = Window((stream(error="refused"),), (), 2.0, 10.0).p99
 
 
-def test_long_prompts_benchmark_compares_p99_with_undisturbed_same_repetition() -> None:
+def test_inter_token_p99_ratio_pairs_runs_with_and_without_long_prompts_per_repetition() -> None:
     arm_turns = {}
     for arm in long_prompts.ARMS:
         for repetition, slowness in enumerate((1, 3, 3)):
@@ -243,7 +243,7 @@ def turns(first: float, second: float, cached: int = 900) -> Turns:
     return Turns(stream((first, 1)), stream((10 + second, 1), asked=10.0, cached_tokens=cached, prompt_tokens=1000))
 
 
-def test_prefix_benchmark_second_chat_turn_ratio_is_median_over_chats() -> None:
+def test_prefix_benchmark_first_token_ratio_of_turn_2_to_turn_1_is_median_over_chats() -> None:
     chats = {(i, arm): turns(2.0, second) for i, second in enumerate((0.2, 0.4, 1.8)) for arm in prefix.ARMS}
     figures = by_key(prefix.compared(chats))
     mine = figures["draftd_second_turn"]

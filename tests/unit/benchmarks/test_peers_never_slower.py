@@ -20,7 +20,7 @@ def stream(*chunks: tuple[float, int]) -> Stream:
     return Stream("p", 0.0, chunks[-1][0], tuple(Chunk(*one) for one in chunks))
 
 
-def test_never_slower_rate_counts_tokens_after_chunk_that_completes_beginning() -> None:
+def test_never_slower_benchmark_rate_excludes_chunks_up_to_the_one_with_the_nth_token() -> None:
     answer = stream((1.0, 1), (2.0, 62), (3.0, 4), (4.0, 10), (6.0, 10))
     assert after(answer, 1) == (86, 5.0)
     assert after(answer, 64) == (20, 3.0)  # the chunk at 3 s holds the 64th
@@ -57,7 +57,7 @@ def records(case: str, ratio: float, slow: float = 1.0) -> list[dict[str, Any]]:
     ]
 
 
-def test_never_slower_reports_ratios_from_first_token_and_after_64_tokens_per_case() -> None:
+def test_never_slower_benchmark_gives_each_case_a_ratio_from_token_1_and_from_token_64() -> None:
     by_name = {one.key: one for case in CASES for one in figures(records(case, 0.98, slow=0.5))}
     assert len(by_name) == 2 * len(CASES)
     later, whole = by_name["random_draft_after_64"], by_name["random_draft_from_first_token"]
@@ -68,7 +68,7 @@ def test_never_slower_reports_ratios_from_first_token_and_after_64_tokens_per_ca
     assert not whole.holds
 
 
-def test_never_slower_reports_one_ratio_per_workload_for_good_pair() -> None:
+def test_never_slower_benchmark_gives_well_matched_draft_pair_one_ratio_per_workload() -> None:
     workload_figures = figures(records(GOOD, 1.5))
     assert [one.key for one in workload_figures] == [f"good_pair_{workload}" for workload in CLASSES]
     assert all(one.wanted == 1.0 and one.holds for one in workload_figures)

@@ -120,7 +120,7 @@ def test_peer_client_records_refused_connection_as_stream_error(codec, prompts) 
     assert "ConnectionRefusedError" in AskPeer(server, codec).ask(prompts[0], 4).error
 
 
-def test_codec_text_of_held_out_prompt_tokenizes_to_same_tokens(codec, prompts) -> None:
+def test_benchmark_prompt_text_retokenizes_to_the_same_ids_or_is_refused(codec, prompts) -> None:
     for prompt in prompts:
         assert codec.tokens(codec.text(prompt.tokens)) == prompt.tokens
     with pytest.raises(ValueError, match="other ids"):

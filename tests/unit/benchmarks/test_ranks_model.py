@@ -11,18 +11,18 @@ SHAPE = Shape("8B", 36, 4096, 151_936, 8.2e9)
 AT_ONCE = Link("none", 0.0, 1e18, 0.0)
 
 
-def test_ranks_model_without_network_cost_halves_all_weights_except_unsharded_head() -> None:
+def test_rank_cost_model_without_network_cost_halves_weight_reads_except_output_head() -> None:
     one, two = (forward(SHAPE, M4_PRO, ranks, AT_ONCE) for ranks in (1, 2))
     assert two == pytest.approx((SHAPE.whole + (SHAPE.bytes - SHAPE.whole) / 2) / M4_PRO.reads)
     assert one / 2 < two < one
 
 
-def test_ranks_model_two_ranks_equal_one_rank_at_longest_affordable_collective() -> None:
+def test_rank_cost_model_two_ranks_are_as_fast_as_one_at_break_even_collective_time() -> None:
     exact = Link("exact", 0.0, 1e18, longest_collective(SHAPE, M4_PRO, 2))
     assert forward(SHAPE, M4_PRO, 2, exact) == pytest.approx(forward(SHAPE, M4_PRO, 1, exact))
 
 
-def test_ranks_model_speculative_gain_grows_with_network_latency() -> None:
+def test_rank_cost_model_speculative_gain_grows_with_network_latency() -> None:
     slow, drafts = Link("slow", 0.5e-3, 1e9, 40e-6), Drafts()
 
     def gain(link: Link) -> float:

@@ -40,7 +40,7 @@ def test_depth_windows_exclude_text_where_reference_drafts_nothing() -> None:
     assert all(one.settled for one in windows)
 
 
-def test_settling_benchmark_finds_late_settling_against_same_stretch_of_text() -> None:
+def test_settling_benchmark_finds_late_depth_settling_by_reference_at_same_text_position() -> None:
     late = Reference(texts(3), PASS).windows(texts(6, until=2 * PASS))
     settled = settled_after(late, 0)
     assert settled is not None

@@ -34,7 +34,7 @@ plain_texts = st.text(st.characters(exclude_characters="{}<>", codec="utf-8"), m
         'Of course {smiles}: {"name": "Anna", "age": 34}',
     ],
 )
-def test_json_object_checker_accepts_right_object_in_fences_prose_or_after_thought(answer: str) -> None:
+def test_json_object_checker_ignores_code_fence_prose_and_reasoning_around_right_object(answer: str) -> None:
     assert PERSON.complaint(answer) == ""
 
 
@@ -107,7 +107,9 @@ def test_tool_call_checker_names_fault_of_wrong_answer(answer: str, complaint: s
         ('Paris: {"name": "anything", "arguments": {}}', "calls 'anything', where a question was asked"),
     ],
 )
-def test_no_tool_call_checker_requires_mention_and_refuses_tool_call(answer: str, complaint: str) -> None:
+def test_no_tool_call_checker_requires_expected_word_in_answer_and_refuses_tool_call(
+    answer: str, complaint: str
+) -> None:
     assert CAPITAL.complaint(answer) == complaint
 
 

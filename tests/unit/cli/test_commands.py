@@ -65,7 +65,7 @@ def test_generate_summary_line_ends_with_the_reason_for_reduced_speculation(
     assert "default variant" not in line
 
 
-def test_generate_summary_counts_steps_without_draft_and_names_the_help_document_once() -> None:
+def test_generate_summary_counts_undrafted_steps_and_without_draft_model_names_help_page() -> None:
     plan = inference.DecodePlan(
         mode="DECODE_MODE_SPECULATIVE", max_draft_tokens=4, reason="flag: on (default variant); model: none"
     )
@@ -352,7 +352,7 @@ def test_level_listing_names_each_ladder_level_and_the_substitute_for_an_absent_
     assert "no draft" in texts
 
 
-def test_depth_table_labels_grammar_drafts_forced_tokens_and_no_workload_unlabelled() -> None:
+def test_depth_table_calls_grammar_drafter_forced_tokens_and_missing_workload_unlabelled() -> None:
     response = pb.GetDepthResponse()
     response.costs.add(drafter="grammar", batch=1, source="learnt", ratios=[1.49])
     response.yields.add(drafter="grammar", acceptance=[0.5], tried=[9], depth=1)

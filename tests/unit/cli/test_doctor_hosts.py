@@ -115,7 +115,7 @@ def test_doctor_reports_untrusted_network_between_hosts_as_bad(tmp_path: Path, m
         ({"system": "macOS"}, "runs on macOS", "leave it out"),
     ],
 )  # fmt: skip
-def test_doctor_reports_package_file_or_system_difference_from_rank_0_with_a_remedy(
+def test_doctor_gives_remedy_for_rank_whose_packages_files_or_system_differ_from_rank_0(
     other: dict[str, object], text: str, mend: str
 ) -> None:
     theirs = OWN.model_copy(update=other)

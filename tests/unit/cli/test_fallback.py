@@ -74,7 +74,7 @@ def rows(out: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("command", [("level",), ("level", "get")])
-def test_level_command_prints_level_cause_memory_signal_alert_lease_and_next_step(
+def test_level_command_prints_level_cause_active_signals_alert_leases_and_next_step(
     run: Run, controller: FakeController, command: tuple[str, ...]
 ) -> None:
     controller.now = fallback_state(

@@ -63,7 +63,7 @@ def test_json_log_writes_one_object_per_line_including_the_exception() -> None:
     assert "ValueError: broken" in event["exception"]
 
 
-def test_log_file_rotates_by_size_and_stderr_gets_only_announcements(tmp_path: Path) -> None:
+def test_log_file_rotates_by_size_and_stderr_gets_only_its_path_and_the_serving_line(tmp_path: Path) -> None:
     err, file = io.StringIO(), tmp_path / "draftd.log"
     logs.configure(LogSettings(file=file, file_bytes=1000, file_count=2), err)
     log = logging.getLogger("draftd.x")

@@ -103,7 +103,7 @@ def test_draft_speedup_is_readable_from_the_draft_cost_file_while_a_daemon_saves
     assert not list(tmp_path.glob("*.broken"))
 
 
-def test_draft_cost_file_identity_changes_with_models_adapter_batch_depth_or_blas(
+def test_draft_cost_file_identity_changes_with_models_adapter_max_batch_max_depth_or_blas(
     pair: ModelSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = identity(settings(pair))

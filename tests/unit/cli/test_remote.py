@@ -76,7 +76,7 @@ def test_status_of_verifier_daemon_lists_edges_by_descending_target_time() -> No
     assert lines[-1] == ": and 2 more"
 
 
-def test_level_command_shows_remote_level_below_the_local_ladder_level() -> None:
+def test_level_command_prints_remote_level_on_lines_after_the_local_level() -> None:
     now = datetime.fromtimestamp(NOW, UTC)
     state = reply.fallback(fallback_state(remote=LOWERED))
     assert ladder.fields(state, now) == [

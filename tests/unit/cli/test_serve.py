@@ -19,7 +19,9 @@ from draftd.settings.load import load_settings
         ("remote.enabled", True),
     ],
 )
-def test_rank_group_refuses_prefix_disk_idle_unload_verify_and_remote_settings(name: str, value: object) -> None:
+def test_rank_group_refuses_prefixes_on_disk_or_idle_unload_or_verifier_or_remote_setting(
+    name: str, value: object
+) -> None:
     more = {"remote.target": "127.0.0.1:1"} if name == "remote.enabled" else {}
     settings = load_settings(None, {name: value, **more}, {})
     assert group_plan_of(settings, {}) is None

@@ -67,7 +67,7 @@ def test_route_command_prints_chosen_strategy_and_a_table_with_the_explain_optio
     assert [row["strategy"] for row in route["rows"]] == ["local", "remote", "speculative"]
 
 
-def test_generate_with_remote_strategy_reports_cost_and_quality_and_marks_its_text(ran: Run) -> None:
+def test_generate_with_remote_strategy_reports_cost_and_quality_and_brackets_remote_text(ran: Run) -> None:
     answer = ran("generate", "hello", "-n", "4", "--strategy", "remote", "--highlight")
     assert "⟪" in answer.out
     assert "remote, professional · $2" in answer.err

@@ -94,7 +94,7 @@ def test_every_prompt_file_in_source_tree_is_declared_as_package_data() -> None:
         assert set() < set(package.rglob("*.jsonl")) <= installed
 
 
-def test_command_line_assignment_without_value_is_refused() -> None:
+def test_setting_assignment_on_the_command_line_without_equals_sign_is_refused() -> None:
     assert parse_assignments(["a.b=1", "c.d = x=y"]) == {"a.b": "1", "c.d": "x=y"}
     with pytest.raises(ConfigError, match="NAME=VALUE"):
         parse_assignments(["a.b"])

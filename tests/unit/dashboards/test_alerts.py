@@ -100,7 +100,7 @@ def test_prometheus_and_grafana_rules_have_the_same_expression(rule: AlertRule) 
 
 
 @each_rule
-def test_grafana_rules_map_missing_data_to_ok_and_only_absent_alert_fires_on_query_error(rule: AlertRule) -> None:
+def test_grafana_rules_treat_no_data_as_ok_and_only_draftd_absent_fires_on_query_error(rule: AlertRule) -> None:
     theirs = for_grafana(Alerting())[rule.name]
     assert theirs["noDataState"] == "OK"
     assert theirs["execErrState"] == ("Alerting" if rule.name == "DraftdAbsent" else "KeepLast")

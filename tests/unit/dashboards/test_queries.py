@@ -118,7 +118,7 @@ def test_query_parser_returns_each_metric_with_its_labels() -> None:
     assert metrics == [Use("x", frozenset({"a", "b"})), Use("y", frozenset({"a"}))]
 
 
-def test_query_builders_guard_ratio_denominator_and_count_young_daemons() -> None:
+def test_query_builders_guard_ratio_denominators_and_include_daemons_younger_than_window() -> None:
     assert over("a", "b") == "a / (b > 0)"
     metric = Metric("x", catalog.InstrumentKind.GAUGE, "", "")
     assert per_minute(metric, "").endswith(" * 60000 / $__rate_interval_ms")

@@ -23,14 +23,14 @@ from tests.scripted import scripted_models
 MODEL, LOOKUP = DRAFT_MODEL, PROMPT_LOOKUP
 
 
-def test_break_even_is_step_cost_in_autoregressive_steps_minus_one() -> None:
+def test_break_even_accepted_tokens_are_step_cost_in_autoregressive_steps_minus_one() -> None:
     costs = StepCosts(CalibratedCosts({1: 0.010}))
     assert costs.break_even(Batch(1), 0.025) == pytest.approx(1.5)
     assert costs.break_even(Batch(1), 0.010) == pytest.approx(0.0)
     assert costs.break_even(Batch(1), 0.004) == 0.0  # a stall of the other kind: never less than nothing
 
 
-def test_step_costs_give_no_break_even_before_first_autoregressive_measurement() -> None:
+def test_step_costs_give_no_break_even_tokens_before_first_autoregressive_measurement() -> None:
     costs = StepCosts()
     assert not costs.measured
     assert costs.break_even(Batch(1), 0.1) is None
@@ -68,7 +68,7 @@ def test_drafted_step_cost_of_unmeasured_batch_is_derived_from_smaller_batch() -
     assert costs.by_depth(LOOKUP, Batch(4), 3)[3] == pytest.approx(0.025), "beyond what was measured the line goes on"
 
 
-def test_replay_cost_beside_draft_model_scales_with_that_drafters_measured_cost() -> None:
+def test_prompt_lookup_step_cost_beside_draft_model_scales_with_draft_models_slowdown() -> None:
     """Steps of prompt lookup, by which replay is priced, are not seen meanwhile."""
     prices = CalibratedCosts({1: 0.010}, {kind: {(1, 1): 0.011, (1, 4): 0.014} for kind in (LOOKUP, MODEL)})
     costs = StepCosts(prices)
@@ -143,7 +143,7 @@ def test_cost_ratio_of_drafted_steps_is_learned_from_few_autoregressive_steps(of
     assert found[2] / found[0] == pytest.approx(1.4 * off, rel=0.08)
 
 
-def test_occasional_stalls_do_not_raise_break_even_of_drafts() -> None:
+def test_occasional_stalls_do_not_raise_break_even_accepted_tokens_of_drafts() -> None:
     costs, noise, found = StepCosts(PRICES), random.Random(5), []
     for i in range(2000):
         held_up = 5 if noise.random() < 0.15 else 1  # plain steps and drafted ones alike
@@ -155,7 +155,7 @@ def test_occasional_stalls_do_not_raise_break_even_of_drafts() -> None:
     assert statistics.mean(found) == pytest.approx(0.4, abs=0.08)
 
 
-def test_lasting_draft_slowdown_raises_break_even() -> None:
+def test_lasting_draft_slowdown_raises_break_even_accepted_tokens() -> None:
     costs, found = StepCosts(PRICES), []
     for i in range(400):
         if i % 50 == 0:

@@ -120,7 +120,7 @@ def test_light_draft_with_different_tokenizer_is_not_offered(running, nano, nano
     assert engine.worker.keep(frozenset({DRAFT, LIGHT})).result(10) == engine.info.draft_weight_bytes
 
 
-def test_worker_logit_gap_equals_target_models_logit_difference(running, nano, prompts):
+def test_worker_logit_gap_of_two_given_tokens_is_difference_of_target_model_logits(running, nano, prompts):
     import mlx.core as mx
 
     models = []

@@ -85,7 +85,7 @@ def test_drafter_registry_rejects_unknown_taken_and_malformed_names():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_draft_model_proposals_depend_only_on_text_after_guesses_are_rolled_back(seed):
+def test_draft_model_after_guess_rollback_proposes_the_same_as_a_fresh_draft_model(seed):
     """Whatever is guessed, taken back and guessed anew, its proposals are those of one that knows only the text."""
     dice, model, sampling = random.Random(seed), tiny_llama(2), Sampling([GREEDY])
     drafter, text = DraftModel(model, VOCAB), Text([1, 2, 3, 4])

@@ -133,7 +133,7 @@ def test_best_draft_and_lookup_depths_match_exhaustive_search(seed: int) -> None
     assert found.rate == pytest.approx(rate(found.depth, found.lookup))
 
 
-def test_depth_estimate_ignores_draft_of_unprefilled_sequence_unless_requested() -> None:
+def test_depth_estimate_gives_unprefilled_draft_depth_0_unless_caller_assumes_prefill() -> None:
     unknown = estimate(candidate(expected(0.9, 0.9, 0.9, 0.9, 0.9, 0.9), ready=False))
     assert unknown.best() == BestDepths(0, 0, 1.0, 1.0)
     assert unknown.best(if_ready=True).depth > 0

@@ -39,32 +39,32 @@ def served(
     return tokens * 0.02 / seconds, steps
 
 
-def test_peers_take_at_most_two_fifths_of_target_time_from_clients() -> None:
+def test_edge_peers_take_at_most_two_fifths_of_target_time_from_local_clients() -> None:
     share, steps = served({"one": 0}, each=5.0)
     assert 0.58 < share < 0.7
     assert steps["one"] * 0.12 > 0.3 * 60
 
 
-def test_peer_sequences_that_barely_slow_clients_are_not_held_back() -> None:
+def test_edge_peer_sequences_that_barely_slow_local_clients_are_not_held_back() -> None:
     share, steps = served({"one": 4, "other": 0}, each=0.03)
     assert share > 0.8
     assert min(steps.values()) > 0.98 * 60 / (0.02 * 1.18)
 
 
-def test_peer_using_most_target_time_is_held_back_first() -> None:
+def test_edge_peer_using_most_target_time_is_held_back_first() -> None:
     share, steps = served({"heavy": 8, "light": 0}, each=0.25)
     assert share > 0.58
     assert steps["light"] > 1.3 * steps["heavy"]
 
 
-def test_fair_share_soon_forgets_target_time_used_by_lone_peer() -> None:
+def test_fair_share_soon_forgets_target_time_used_by_lone_edge_peer() -> None:
     time = FairShare()
     served({"light": 0}, each=0.3, most=10.0, time=time)
     _, steps = served({"heavy": 16, "light": 0}, each=0.3, most=1.0, time=time)
     assert steps["light"] > 20
 
 
-def test_fair_share_forgets_peer_usage_while_no_client_runs() -> None:
+def test_fair_share_forgets_edge_peer_usage_while_no_local_client_runs() -> None:
     time, heavy = FairShare(), sequence("heavy")
     served({"light": 0}, each=0.3, most=10.0, time=time)
     assert time._used_seconds
@@ -93,7 +93,7 @@ def chosen(sequences: list[DecodeSequence], seconds: list[float], most: int = 8,
 CPU, GPU = [float(size) for size in range(1, 9)], [1 + size / 20 for size in range(8)]
 
 
-def test_step_including_peer_sequences_takes_at_most_twice_as_long() -> None:
+def test_step_admits_edge_peer_sequences_up_to_twice_its_time_with_clients_alone() -> None:
     assert affordable_sequences(GPU, 1, 1.0) >= 8
     assert [affordable_sequences(CPU, 2, 1.0), affordable_sequences(CPU, 4, 2.0)] == [2, 2]
     assert affordable_sequences(CPU, 1, 9.0) == 1, "it has one all the same"
@@ -101,21 +101,21 @@ def test_step_including_peer_sequences_takes_at_most_twice_as_long() -> None:
     assert chosen([running(1), *(running(number, "p") for number in range(2, 7))], CPU) == [1, 2]
 
 
-def test_peer_sequences_leave_one_batch_place_free_while_clients_want_the_target() -> None:
+def test_edge_peer_sequences_leave_one_batch_place_free_while_clients_want_the_target() -> None:
     sequences = [running(1), *(running(number, "p") for number in range(2, 9))]
     assert len(chosen(sequences, GPU)) == 7
     assert chosen([running(number, "p") for number in range(8)], CPU) == list(range(8)), "nothing else wants it"
     assert len(chosen([running(number, "p") for number in range(8)], CPU, waiting=1)) == 1
 
 
-def test_peer_sequence_with_pending_proposal_and_oldest_token_is_chosen_first() -> None:
+def test_edge_peer_sequence_with_pending_proposal_and_longest_wait_is_chosen_first() -> None:
     sequences = [running(1), running(2, "p", last_token=5.0), running(3, "p", last_token=4.0)]
     assert chosen(sequences, CPU) == [1, 3]
     sequences[2] = running(3, "p", last_token=4.0, due=False)
     assert chosen(sequences, CPU) == [1, 2]
 
 
-def test_peers_get_equal_steps_regardless_of_their_sequence_count() -> None:
+def test_edge_peers_get_equal_steps_regardless_of_their_sequence_count() -> None:
     many = [running(number, "many", last_token=number) for number in range(2, 8)]
     shares, had, last = FairShare(), Counter[str](), 10.0
     sequences = [running(1), *many, running(9, "few", last_token=3.5)]
@@ -128,7 +128,7 @@ def test_peers_get_equal_steps_regardless_of_their_sequence_count() -> None:
     assert had == {"many": 10, "few": 10}
 
 
-def test_peer_is_limited_to_its_configured_share_while_another_peer_uses_the_target() -> None:
+def test_edge_peer_is_limited_to_configured_share_while_another_uses_the_target() -> None:
     now = 0.0
     shares, peer, other = FairShare(0.25, lambda: now), running(1, "p"), running(2, "q")
     step, had = DecodeStep([SequenceStep(0, [], 1, 0)], 0.0, 0.01, []), 0.0
@@ -151,7 +151,7 @@ def test_peer_is_limited_to_its_configured_share_while_another_peer_uses_the_tar
     assert not whole.holds(peer), "no part of it was set"
 
 
-def test_held_back_peers_do_not_delay_client_requests() -> None:
+def test_held_back_edge_peers_do_not_delay_local_client_requests() -> None:
     rig, edges = Rig(pair(tiny_llama(3, scale=3.0), None), prefill_chunk=4), [Edge([7] * 90), Edge([5, 6])]
     time, held = rig.scheduler.local._shares, True
     for edge in edges:

@@ -154,7 +154,7 @@ def test_grammar_forced_tokens_are_drafted_and_mostly_accepted(nano: LoadedModel
     assert not any(one.draft_forwards for one in counts)
 
 
-def test_grammar_answer_continues_correctly_after_failed_step_is_rebuilt(nano: LoadedModels):
+def test_grammar_answer_keeps_its_text_when_failed_step_forces_new_prefill_of_sequences(nano: LoadedModels):
     """After a step that failed every sequence is prefilled anew, with what its answer has by then."""
     source = grammar.json_schema(json.dumps(SCHEMA))
     [whole, *_] = answers(nano, autoregressive(), [SamplingParams()], source)

@@ -59,7 +59,7 @@ def test_verifier_keeps_pending_proposed_tokens_that_agree_with_decided_tokens(
     assert (guess.tokens, guess.decided, guess.pending) == (TEXT + tokens + pending, 3 + len(tokens), pending)
 
 
-def test_pending_proposed_tokens_can_be_truncated_and_temporarily_hidden(guess: Guess) -> None:
+def test_verifiers_pending_tokens_can_be_cut_and_left_out_of_text_within_a_with_block(guess: Guess) -> None:
     with guess.aside():
         assert guess.tokens == TEXT
     assert guess.cut(2) == 1

@@ -102,7 +102,7 @@ def test_unreadable_weights_fail_only_the_request_that_reloads_them(engine, tmp_
     assert "its files have changed since they were read" in caplog.text
 
 
-def test_reload_refuses_weights_that_are_or_compute_not_finite_values(engine, nano_pair, tmp_path):
+def test_weight_reload_refuses_nan_weights_and_weights_whose_output_is_not_finite(engine, nano_pair, tmp_path):
     (expected,) = engine.answer(request(PROMPT, autoregressive()))
     wrong = {mx.nan: "some of its weights are not finite", 3e38: "what it computes is not finite"}
     for value, said in wrong.items():

@@ -24,7 +24,7 @@ def text(running, n: int = 40) -> list[int]:
     return running.answer(request(PROMPT, autoregressive(), max_tokens=n))[0]
 
 
-def test_keep_command_loads_exactly_the_named_draft_models(running):
+def test_keep_drafts_engine_command_loads_named_draft_models_and_unloads_all_remaining(running):
     engine = running(lambda: scripted_models(0.7, light_acceptance=0.5))
     assert engine.info.drafters == (DRAFT, LIGHT, LOOKUP)
     assert engine.worker.status().loaded == {DRAFT}
@@ -68,7 +68,7 @@ def test_request_with_unloaded_draft_decodes_autoregressively_and_reports_why(ru
     assert {tuple(s.tokens) for s in sinks} == {tuple(text(engine, 32))}
 
 
-def test_later_keep_command_supersedes_an_earlier_pending_keep(running):
+def test_later_keep_drafts_command_supersedes_pending_keep_drafts_command(running):
     engine = running(lambda: slow(light_acceptance=0.5))
     sink = engine.ask(request(PROMPT, speculative(3), max_tokens=200))
     engine.begun(sink)

@@ -57,17 +57,17 @@ def own_loop(model: Any, prompt: list[int], tokens: int) -> list[int]:
     return [int(token) for token, _ in steps]
 
 
-def test_llama_model_passes_trial_of_batched_kv_layout():
+def test_llama_model_passes_load_time_batching_trial():
     assert why_not_batched(tiny_llama(1)) == ""
 
 
-def test_batched_layout_trial_computes_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_time_batching_trial_computes_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a large vocabulary they would take most of its time."""
     monkeypatch.setattr(nn.Embedding, "as_linear", lambda *_: pytest.fail("logits were computed"))
     assert why_not_batched(tiny_llama(1)) == ""
 
 
-def test_batched_layout_trial_uses_two_layers_only_if_all_are_alike():
+def test_load_time_batching_trial_uses_two_layers_only_if_all_layers_are_alike():
     model = tiny_llama(1, layers=4)
     layers = model.layers
     with shallow(model):
@@ -93,7 +93,7 @@ def test_afm7_model_is_decoded_one_sequence_at_a_time_with_mlx_lms_text(caplog):
         assert [sink.done.degraded for sink in sinks] == [""] * 3
 
 
-def test_batched_layout_trial_detects_silently_wrong_logits_and_disables_batching():
+def test_load_time_batching_trial_detects_silently_wrong_logits_and_disables_batching():
     model = off_by_the_longest(tiny_llama(1))
     assert why_not_batched(model).startswith("in a batch of unlike lengths its logits differ")
     assert isinstance(make_caches(model), PerSequenceCaches)
@@ -102,7 +102,7 @@ def test_batched_layout_trial_detects_silently_wrong_logits_and_disables_batchin
     assert [sink.tokens for sink in sinks] == [own_loop(model, prompt, 16) for prompt in PROMPTS]
 
 
-def test_batched_layout_trial_gives_full_logits_to_model_that_masks_them():
+def test_load_time_batching_trial_computes_full_logits_if_model_masks_token_ids():
     widths = set[int]()
 
     class RulingOut(Model):
@@ -120,7 +120,7 @@ def test_batched_layout_trial_gives_full_logits_to_model_that_masks_them():
     assert widths == {128}
 
 
-def test_sliding_window_model_passes_batched_layout_trial():
+def test_sliding_window_model_passes_load_time_batching_trial():
     model = tiny_llama(1, sliding=16)
     assert why_not_batched(model) == ""
 
@@ -145,7 +145,7 @@ def test_sliding_window_model_speculates_over_ten_windows_with_bounded_memory():
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
-def test_half_precision_models_pass_batched_layout_trial(dtype):
+def test_half_precision_models_pass_load_time_batching_trial(dtype):
     model = tiny_llama(1, vocab=256)
     model.set_dtype(dtype)
     assert why_not_batched(model) == ""

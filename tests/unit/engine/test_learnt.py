@@ -112,7 +112,7 @@ def test_learned_costs_document_that_is_not_an_object_is_refused() -> None:
         LearntCosts.of_document([])
 
 
-def test_restarted_engine_reuses_learned_acceptance_and_remeasures_first_request_costs(running) -> None:
+def test_restarted_engine_reuses_acceptance_and_measures_lookup_costs_before_any_request(running) -> None:
     models = scripted_models(0.9, step_seconds=0.002)
     engine = running(lambda: models, max_draft_tokens=4)
     engine.answer(request([1, 2, 3], automatic(4), max_tokens=60))

@@ -39,7 +39,7 @@ def text() -> list[int]:
     return Rig(scripted_models(0.7)).run([request(PROMPT, autoregressive(), max_tokens=60)])[0].tokens
 
 
-def test_lowered_request_drafts_no_deeper_and_keeps_its_text(text):
+def test_running_request_whose_draft_limit_is_lowered_obeys_limit_and_keeps_its_text(text):
     rig, sink, heard = begun(scripted_models(0.7), speculative(6))
     rig.scheduler.lower(2, {DRAFT}, "memory is short")
     rig.drain()
@@ -49,7 +49,7 @@ def test_lowered_request_drafts_no_deeper_and_keeps_its_text(text):
     assert sink.tokens == text
 
 
-def test_lowering_never_raises_a_requests_draft_depth(text):
+def test_draft_limit_above_a_running_requests_depth_does_not_raise_the_depth(text):
     rig, sink, heard = begun(scripted_models(0.7), speculative(2))
     rig.scheduler.lower(6, {DRAFT}, "memory is short")
     rig.drain()
@@ -59,7 +59,7 @@ def test_lowering_never_raises_a_requests_draft_depth(text):
 
 
 @pytest.mark.parametrize(("most", "drafters"), [(0, {DRAFT, LOOKUP}), (4, set()), (4, {LIGHT})])
-def test_lowered_request_without_allowed_drafter_drops_draft_cache_and_stops_drafting(text, most, drafters):
+def test_running_request_without_an_allowed_drafter_frees_draft_cache_and_stops_drafting(text, most, drafters):
     rig, sink, heard = begun(scripted_models(0.7), speculative(4))
     assert rig.scheduler.local.drafting.drafters[DRAFT].nbytes
     rig.scheduler.lower(most, drafters, "memory is short")
@@ -71,7 +71,7 @@ def test_lowered_request_without_allowed_drafter_drops_draft_cache_and_stops_dra
     assert sink.tokens == text
 
 
-def test_lowered_request_switches_to_allowed_prompt_lookup_drafter():
+def test_running_request_switches_to_prompt_lookup_when_draft_model_is_disallowed():
     models = scripted_models(0.7, vocab_size=5)  # few tokens: what was said before recurs
     expected = Rig(models).run([request(PROMPT[:1], autoregressive(), max_tokens=60)])[0].tokens
     heard = Steps()
@@ -89,7 +89,7 @@ def test_lowered_request_switches_to_allowed_prompt_lookup_drafter():
     assert sink.tokens == expected
 
 
-def test_lowering_affects_running_and_queued_requests_but_not_later_ones(running):
+def test_lowering_draft_limit_affects_running_and_queued_but_not_later_requests(running):
     engine = running(lambda: scripted_models(0.7, step_seconds=0.01), max_batch=1)
     runs = engine.ask(request(PROMPT, speculative(6), max_tokens=40))
     engine.begun(runs)
@@ -104,7 +104,7 @@ def test_lowering_affects_running_and_queued_requests_but_not_later_ones(running
     assert waits.tokens == early_sink.tokens == late_sink.tokens == runs.tokens[:20]
 
 
-def test_worker_lower_command_degrades_running_request_and_rejects_negative_depth(running):
+def test_lowering_draft_limit_to_0_marks_running_request_degraded_and_refuses_minus_1(running):
     engine = running(lambda: scripted_models(0.7, step_seconds=0.005))
     sink = engine.ask(request(PROMPT, speculative(6), max_tokens=60))
     engine.begun(sink)

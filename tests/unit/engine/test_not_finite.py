@@ -191,7 +191,7 @@ def test_token_with_minus_infinity_logit_does_not_fail_request(faulty: Faulty) -
     assert [ended(sink) for sink in sinks] == [(FinishReason.LENGTH, "")] * 3
 
 
-def test_peer_drafted_text_with_non_finite_logits_ends_with_same_error(faulty: Faulty) -> None:
+def test_non_finite_logits_end_edge_drafted_text_with_error_but_not_local_request(faulty: Faulty) -> None:
     expected = faulty.texts("plain", "greedy")
     bad = own_token(expected)
     faulty.spoil(bad, SPOILS["one NaN"])
@@ -243,7 +243,7 @@ def too_large(name: str, array: mx.array) -> mx.array:
     return mx.full(array.shape, 3e38, dtype=array.dtype) if name == "model.norm.weight" else array
 
 
-def test_batched_layout_trial_refuses_model_computing_non_finite_values() -> None:
+def test_load_time_batching_trial_refuses_model_that_computes_non_finite_values() -> None:
     model = tiny_llama(1)
     model.model.norm.weight = mx.full((16,), 3e38)
     with pytest.raises(ModelLoadError, match="what it computes is not finite") as caught:
@@ -252,7 +252,7 @@ def test_batched_layout_trial_refuses_model_computing_non_finite_values() -> Non
 
 
 @pytest.mark.parametrize("role", ["model", "draft model"])
-def test_model_folder_computing_non_finite_values_is_refused_at_load(
+def test_loading_refuses_target_or_draft_whose_finite_weights_compute_non_finite_values(
     role: str, nano_pair: NanoPair, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(nano_pair.draft, tmp_path / "model"))
@@ -266,9 +266,7 @@ def test_model_folder_computing_non_finite_values_is_refused_at_load(
     )
 
 
-def test_model_with_non_finite_packed_quantisation_scales_is_refused_at_load(
-    nano_pair: NanoPair, tmp_path: Path
-) -> None:
+def test_loading_refuses_model_with_non_finite_packed_quantisation_scales(nano_pair: NanoPair, tmp_path: Path) -> None:
     quantised("nvfp4", 4, 16)(nano_pair.draft, tmp_path / "model")
     change_weights(
         tmp_path / "model",

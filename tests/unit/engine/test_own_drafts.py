@@ -51,7 +51,7 @@ def rest(rig: Rig, edge: Edge) -> None:
 
 
 @pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED])
-def test_verifier_drafts_itself_within_peer_grant_and_never_exceeds_it(sampling):
+def test_verifier_drafts_on_its_own_only_for_number_of_tokens_that_edge_peer_granted(sampling):
     expected, steps = text(sampling), Steps()
     rig, edge = Rig(scripted_models(0.8), depth=cheap_drafts(), observer=steps), Edge(PROMPT)
     sink = rig.add(edge.asked(OWN, 8, 120, sampling))
@@ -94,7 +94,7 @@ def test_verifiers_drafts_for_a_resumed_seeded_peer_text_are_all_accepted():
     assert 0 < drafted == sum(len(one.tokens) - 1 for one in edge.verdicts)
 
 
-def test_long_peer_proposals_free_the_verifiers_draft_cache():
+def test_edge_peer_proposal_of_84_tokens_makes_verifier_free_its_own_draft_cache():
     expected = text(SamplingParams())
     rig, edge = Rig(scripted_models(0.8), depth=cheap_drafts()), Edge(PROMPT)
     rig.add(edge.asked(OWN, 8, 120))

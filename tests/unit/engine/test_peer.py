@@ -95,7 +95,7 @@ def test_verifier_text_is_the_targets_own_whatever_peers_propose(models, seed):
     assert sinks[3].tokens == expected[3]
 
 
-def test_verdict_reports_accepted_tokens_times_and_load_of_its_step(llama):
+def test_verdict_to_edge_reports_accepted_tokens_queue_time_verify_time_and_batch_load(llama):
     (text,) = texts(llama, [SamplingParams()], 12)
     rig, edge = Rig(llama, max_batch=4), Edge(PROMPTS[0])
     sink = rig.add(replace(edge.request(4, 12), logprobs=1))
@@ -114,7 +114,7 @@ def test_verdict_reports_accepted_tokens_times_and_load_of_its_step(llama):
     assert rig.scheduler.local.resting == 1
 
 
-def test_peer_granted_tokens_are_pipelined_beside_local_requests(llama):
+def test_tokens_granted_by_edge_peer_are_decoded_in_pipelined_steps_with_local_requests(llama):
     expected = texts(llama, [SamplingParams()] * 2, 20)
     rig, edge = Rig(llama, timer=quick()), Edge(PROMPTS[0])
     rig.add(edge.request(4, 20))
@@ -135,7 +135,7 @@ def test_peer_granted_tokens_are_pipelined_beside_local_requests(llama):
     assert sink.tokens == expected[1][: len(sink.tokens)]
 
 
-def test_peer_proposal_is_verified_although_step_ahead_was_for_cancelled_request(llama):
+def test_edge_proposal_is_verified_although_step_launched_early_was_for_cancelled_request(llama):
     rig, edge = Rig(llama, timer=quick()), Edge(PROMPTS[0])
     rig.add(edge.request(4, 20))
     own = request(PROMPTS[1], autoregressive(), max_tokens=20)
@@ -231,7 +231,7 @@ def test_late_peer_proposal_is_used_as_far_as_it_agrees_with_decided_text(heard)
     assert not peer.due([1, 2, 3, 4, 5, 6, 7, 8])
 
 
-def test_peer_grant_counts_down_only_for_tokens_not_drafted(heard):
+def test_edge_peer_grant_of_undrafted_tokens_is_not_used_up_by_proposed_tokens(heard):
     peer, verdicts = heard
     peer.offer(Proposal(7, 4, 4, (5,), run=2))
     peer.offer(Proposal(7, 4, 4, (5,), run=2))

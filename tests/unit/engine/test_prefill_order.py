@@ -81,7 +81,7 @@ def begin(order: BeginOrder, queue: Sequence[int], without_memory: Collection[in
         pytest.param(False, [5, 5], 2, [5], [], id="no room"),
     ],
 )
-def test_waiting_prompts_begin_by_free_places_length_and_prefill_chunk_budget(
+def test_prompts_started_are_limited_by_free_batch_places_their_length_and_chunk_budget(
     running: bool, left: list[int], room: int, queue: list[int], expected: list[int]
 ) -> None:
     assert begin(BeginOrder(left, room, CHUNK, running=running, overtaken=0), queue) == expected
@@ -134,7 +134,7 @@ def test_next_prefill_slice_goes_to_prompt_whose_prefix_another_prompt_awaits() 
     assert next_prompt([first, other]) is other
 
 
-def test_long_prompt_gets_a_regular_prefill_slice_despite_arriving_short_prompts() -> None:
+def test_long_prompt_gets_prefill_slice_at_bounded_intervals_despite_new_short_prompts() -> None:
     long, *short = prompts(600, *[60] * (MOST_PREFILLING - 1))
     turns = []
     for turn in range(200):
@@ -193,7 +193,7 @@ def test_shared_prefill_forward_limits_total_padding_over_all_its_prompts() -> N
 
 @pytest.mark.parametrize("reason", ["opened", "failed together", "awaited", "ended"])
 @pytest.mark.parametrize("place", [0, 1])
-def test_started_awaited_retried_or_ended_prompt_shares_no_prefill_forward(reason: str, place: int) -> None:
+def test_prompt_started_ended_retried_or_awaited_by_another_prompt_is_prefilled_alone(reason: str, place: int) -> None:
     candidates = prompts(20, 20)
     special = candidates[place]
     if reason == "opened":
@@ -207,7 +207,7 @@ def test_started_awaited_retried_or_ended_prompt_shares_no_prefill_forward(reaso
     assert share_forward(candidates[0], candidates, 512) == candidates[:1]
 
 
-def test_batch_ends_soon_only_if_all_its_client_sequences_have_few_tokens_left() -> None:
+def test_batch_counts_as_ending_soon_only_if_all_are_client_sequences_near_their_end() -> None:
     ending, longer, peers = (sequence(3, max_tokens=4), sequence(3), sequence(3, max_tokens=4, peer=True))
     assert end_soon([ending, ending])
     assert not any(map(end_soon, ([], [ending, longer], [ending, peers])))
@@ -295,7 +295,7 @@ def planner(tokens_per_second: int = 1005) -> SlicePlanner:
         pytest.param(600, False, None, 0.0, (LEAST_SLICE, 0.0), id="the drain is over"),
     ],
 )
-def test_first_prefill_slice_of_a_step_is_bounded_by_step_time_and_drain_time(
+def test_first_prefill_slice_is_bounded_by_step_time_and_time_left_before_drain_deadline(
     length: int, peer: bool, step_seconds: float | None, seconds_left: float, expected: tuple[int, float | None]
 ) -> None:
     prompt = PendingPrompt(sequence(length, peer=peer))

@@ -232,7 +232,7 @@ def written(disk: PrefixDisk, seed: int, pin: list[str] | None = None) -> str:
     return disk.finish(writer).result(10)
 
 
-def test_damaged_prefix_file_is_rejected_or_read_unchanged(tmp_path):
+def test_prefix_file_with_flipped_bit_is_rejected_or_gives_unchanged_tokens_and_arrays(tmp_path):
     writer, path = (
         PrefixWriter(tmp_path, PrefixHeader("key", pack_tokens(words(1, 20)), 3, 4, {"n": [1]})),
         tmp_path / "one",

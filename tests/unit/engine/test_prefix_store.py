@@ -91,7 +91,7 @@ def test_prefix_store_finds_longest_common_beginning_and_stores_shared_parts_onc
 
 @settings(max_examples=60, deadline=None)
 @given(texts(), st.integers(0, 90), st.data())
-def test_prefix_cache_never_exceeds_its_bound_and_returns_exact_tokens(kept, positions, data):
+def test_prefix_cache_stays_within_byte_bound_and_finds_only_true_beginnings_of_text(kept, positions, data):
     budget = PrefixCache(EACH * positions)
     stores = [budget.store(Texts([])) for _ in range(2)]  # type: ignore[arg-type]
     for text in kept:
@@ -181,7 +181,7 @@ def test_prefix_whose_copy_fails_is_not_stored():
 
 
 @given(st.lists(TOKENS, max_size=50), st.lists(TOKENS, max_size=50))
-def test_common_beginning_of_two_token_texts_is_counted_in_tokens(a, b):
+def test_common_beginning_length_of_two_token_sequences_is_counted_in_tokens_not_bytes(a, b):
     assert alike(pack_tokens(a), pack_tokens(b)) == common(a, b)
     assert alike(pack_tokens(a), pack_tokens(a + b)) == len(a)
 

@@ -107,7 +107,9 @@ def test_unseeded_samples_follow_distribution_after_bias_and_penalties(models: A
 
 
 @pytest.mark.parametrize("penalty", [1e-3, 1e-8, 1e-38, 1e-46])
-def test_tiny_repetition_penalty_repeats_the_most_likely_token_of_the_text(models: Any, penalty: float) -> None:
+def test_near_zero_repetition_penalty_selects_already_used_token_with_highest_logit(
+    models: Any, penalty: float
+) -> None:
     """Of the tokens that the text has, the one with the highest logit: not the first of several that are infinite."""
     way = SamplingParams(repetition_penalty=penalty)
     asked = [replace(ask(plan, way), max_tokens=8) for plan in (autoregressive(), speculative(4))]

@@ -29,7 +29,7 @@ class Trips(EngineObserver):
         self.seconds.append(seconds)
 
 
-def test_remote_request_reports_round_trips_in_flight_steps_break_even_and_trace() -> None:
+def test_remote_request_reports_round_trips_steps_in_flight_break_even_time_and_trace_id() -> None:
     models, heard, opened = scripted_models(1.0), Trips(), list[OpenSequence]()
     whole = [*PROMPT, *Rig(models).run([request(PROMPT, autoregressive(), max_tokens=80)])[0].tokens]
 

@@ -142,7 +142,7 @@ def test_decode_step_copies_no_whole_kv_cache_array():
     assert mx.get_peak_memory() - before < caches.nbytes / LAYERS / 2
 
 
-def test_removed_kv_cache_row_is_replaced_by_the_last_row_without_copying_all():
+def test_last_kv_cache_row_moves_to_a_removed_rows_place_without_copying_remaining_rows():
     caches, texts = batch([300] * 8)
     for _ in range(11):  # its arrays are nearly full: so many slots are not too much for seven rows
         caches.forward(mx.array([[7] * 8] * 8), [8] * 8)
@@ -193,7 +193,7 @@ def test_removing_rows_returns_their_kv_cache_memory():
     check(caches, texts[:2])
 
 
-def test_resting_row_rejoins_batch_without_copying_kv_arrays():
+def test_kv_cache_row_left_out_of_steps_rejoins_batch_without_copying_arrays():
     caches, texts = batch([40, 40, 40])
     for _ in range(3):  # each lies alone from its first rest on
         caches.join(caches.split([0], rest=True))

@@ -97,7 +97,7 @@ class Heard(EngineObserver):
         self.steps.append(result)
 
 
-def test_depth_control_learns_exactly_the_reported_draft_counts():
+def test_depth_control_evidence_equals_drafted_and_accepted_counts_of_reported_steps():
     heard = Heard()
     rig = Rig(scripted_models(0.7, eos_after=12), observer=heard)
     asked = [request([7 * i, i], speculative(6)) for i in range(12)]

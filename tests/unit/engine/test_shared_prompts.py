@@ -147,7 +147,7 @@ def test_client_prompt_does_not_wait_for_equal_probe_prompt() -> None:
     assert target.computed == 3 * 450
 
 
-def test_prompt_does_not_wait_for_equal_prompt_of_a_held_back_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompt_does_not_wait_for_equal_prompt_of_peer_delayed_by_fair_share(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, target = counted(MODELS["full attention"](), prefill_chunk=128)
     first, second = rig.add(ask(SYSTEM)), rig.add(ask(SYSTEM))
     rig.scheduler.step()
@@ -224,7 +224,7 @@ def test_prompts_awaited_by_equal_prompts_share_no_prefill_forward() -> None:
     assert target.computed == 202
 
 
-def test_shared_prompt_is_prefilled_only_once_again_after_failed_step() -> None:
+def test_after_failed_step_shared_prompt_is_prefilled_once_for_all_its_requests() -> None:
     models = scripted_models(0.7)
     rig, target = counted(models, prefill_chunk=128)
     running = rig.add(ask(words(7, 20), max_tokens=60))

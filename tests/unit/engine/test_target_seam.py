@@ -77,7 +77,7 @@ def prompt(length: int, first: int) -> list[int]:
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_texts_are_the_same_using_only_target_protocol_methods(models: Any, batch: int) -> None:
+def test_texts_are_equal_when_scheduler_sees_only_the_python_target_interface(models: Any, batch: int) -> None:
     """Greedy, seeded and free, drafted for and not; prompts of unlike length in slices, joined and left at will."""
     plans = [speculative(4), autoregressive(), LOOKUP, automatic(3), speculative(1), autoregressive()]
     changed = replace(SEEDED, seed=2**63, logit_bias=((3, 2.0),), repetition_penalty=1.3, frequency_penalty=0.2)
@@ -102,7 +102,7 @@ def test_texts_are_the_same_using_only_target_protocol_methods(models: Any, batc
     assert sum(entry.tokens != () and not entry.wanted for entry in entries) > 10, "slices"
 
 
-def test_autoregressive_steps_run_ahead_using_only_target_protocol_methods(models: Any) -> None:
+def test_autoregressive_steps_are_launched_early_through_the_python_target_interface(models: Any) -> None:
     def asked() -> list[Any]:
         ways = [GREEDY, SEEDED, GREEDY]
         return [request(prompt(6, i), autoregressive(), max_tokens=24, sampling=way) for i, way in enumerate(ways)]

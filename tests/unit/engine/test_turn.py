@@ -67,7 +67,7 @@ def ids(sequences: Any) -> list[int]:
         pytest.param([CLIENT, peers(2)], {"wave": True}, [1, 2], [], id="no one hurries prompts of a wave"),
     ],
 )
-def test_decode_step_includes_the_running_sequences_that_are_due(
+def test_decode_step_leaves_out_peers_without_proposal_held_back_or_over_batch_limit(
     running: list[Any], options: dict[str, Any], members: list[int], hurried: list[int]
 ) -> None:
     held, wave = options.get("held", set()), options.get("wave", False)
@@ -82,7 +82,9 @@ def test_decode_step_includes_the_running_sequences_that_are_due(
 
 
 @pytest.mark.parametrize(("running", "catches_up"), [([CLIENT], True), ([], False)])
-def test_draft_catch_up_happens_only_beside_running_sequences(running: list[Any], catches_up: bool) -> None:
+def test_draft_model_prefill_of_missed_tokens_runs_only_in_steps_with_running_sequences(
+    running: list[Any], catches_up: bool
+) -> None:
     turn = plan_turn(running, running, None, most=4, now=NOW, may_catch_up=True)
     assert (turn.catches_up, turn.decodes) == (catches_up, bool(running))
 
@@ -98,7 +100,7 @@ def test_draft_catch_up_happens_only_beside_running_sequences(running: list[Any]
         pytest.param([CLIENT, peers(2, step=False)], {}, True, id="a peer rests"),
     ],
 )
-def test_next_step_starts_early_only_if_its_batch_and_tokens_need_no_waiting(
+def test_next_step_starts_early_only_without_prefill_slice_grammar_mask_or_peer_proposal(
     running: list[Any], options: dict[str, bool], ahead: bool
 ) -> None:
     turn = plan_turn(running, running, None, most=4, now=NOW)

@@ -106,7 +106,7 @@ def test_draft_stopping_at_low_confidence_preserves_target_distribution(models, 
     assert 0.05 * len(drafted) < stopped < 0.95 * len(drafted), "all or none stopped early: nothing was proven"
 
 
-def test_chi_squared_test_detects_draft_cut_depending_on_the_token_cut(models, monkeypatch):
+def test_chi_squared_test_detects_draft_truncated_by_probability_of_its_dropped_token(models, monkeypatch):
     params = PARAMS["temperature"]
     cut(monkeypatch, lambda tokens, q: mx.take_along_axis(q, tokens[..., None], axis=-1)[..., 0] > 0.4)
     assert p_of(models, params, sampled(models, params, [speculative(2)])) < 1e-6

@@ -53,7 +53,7 @@ def test_probe_baselines_are_saved_and_restored_with_the_fallback_state() -> Non
         ({"drafters": {"draft_model": {"mean": 7, "spread": 0}}}, "probe_baselines.drafters.draft_model.mean: got 7"),
     ],
 )
-def test_unreadable_probe_baseline_is_logged_and_the_other_fallback_state_restored(
+def test_unreadable_probe_baseline_is_logged_and_remaining_fallback_state_is_restored(
     changed: dict[str, object], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = MemoryStore()

@@ -311,7 +311,7 @@ def test_request_feed_keeps_at_most_4096_finished_requests() -> None:
     assert len(controlled.requests.take()) == 4096
 
 
-def test_fallback_controller_state_reports_level_leading_signal_and_leases() -> None:
+def test_fallback_controller_state_reports_level_deciding_signal_and_alert_leases() -> None:
     controlled = Controlled()
     tell(controlled, notice(LIGHT_DRAFT, hard=True))
     state = controlled.controller.state()

@@ -62,7 +62,7 @@ def test_alert_notice_is_on_disk_before_its_sender_is_answered() -> None:
         assert store.document["level"]["kind"] == FallbackLevel.AUTOREGRESSIVE
 
 
-def test_fallback_hold_applies_before_returning_and_release_reports_an_existing_hold(running: Running) -> None:
+def test_fallback_hold_applies_before_returning_and_release_returns_if_a_hold_existed(running: Running) -> None:
     running.controller.hold(FallbackLevel.LIGHT_DRAFT, None)
     assert running.position == LIGHT
     assert running.controller.release() is True

@@ -84,7 +84,7 @@ def test_drift_detector_finds_a_deep_drop_in_30_requests_and_a_mild_drop_in_160(
     assert statistics.median(found[0.6]) <= 160
 
 
-def test_drift_detector_with_known_baseline_raises_at_most_two_false_alarms() -> None:
+def test_drift_detector_with_known_baseline_has_at_most_2_false_alarms_in_20000_requests() -> None:
     """With the baseline known, at most 2 false alarms in 20,000 requests; about 1.4 are to be expected."""
     alarms, state = 0, Cusum(Baseline(0.69, 0.19))
     samples = requests(0.7, 7)

@@ -75,7 +75,9 @@ def test_fallback_ladder_with_zero_draft_tokens_has_a_single_level() -> None:
 
 
 @pytest.mark.parametrize(("kind", "position"), [(FULL, 0), (SHORT, 3), (LIGHT, 4), (PLAIN, 5)])
-def test_fallback_signal_targets_the_lowest_ladder_level_of_its_kind(kind: FallbackLevel, position: int) -> None:
+def test_fallback_signal_targets_lowest_ladder_level_of_the_kind_the_signal_asks_for(
+    kind: FallbackLevel, position: int
+) -> None:
     assert lowest(LADDER, kind) == position
 
 
@@ -84,7 +86,7 @@ def test_fallback_signal_for_a_missing_level_kind_targets_the_next_lower_level()
     assert lowest(short, SHORT) == lowest(short, LIGHT) == 1
 
 
-def test_operator_hold_targets_the_highest_ladder_level_of_its_kind() -> None:
+def test_operator_hold_targets_highest_ladder_level_of_the_kind_the_operator_named() -> None:
     assert [highest(LADDER, level) for level in (FULL, SHORT, LIGHT, PLAIN)] == [0, 1, 4, 5]
     assert highest(ladder_levels(4, (), DRAFT_MODEL, ()), SHORT) == 1
 

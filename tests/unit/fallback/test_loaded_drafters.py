@@ -20,7 +20,7 @@ def asked(engine: FakeEngine) -> list[str]:
     return [done.removeprefix("keep ") for done in engine.trace.done]
 
 
-def test_ladder_level_requires_its_drafter_and_above_light_draft_the_draft_model() -> None:
+def test_full_ladder_level_needs_draft_model_beside_its_drafter_but_light_draft_does_not() -> None:
     assert needed_drafters(LADDER[TOP]) == needed_drafters(LADDER[SHORTER]) == {DRAFT}
     assert needed_drafters(LADDER[LIGHT]) == {LOOKUP}
     assert needed_drafters(LADDER[BOTTOM]) == frozenset()
@@ -129,7 +129,7 @@ def test_failed_load_of_the_current_level_drafter_is_retried_later_and_logged_on
     assert engine.held == {DRAFT}
 
 
-def test_drafter_weights_are_requested_once_a_loading_engine_serves() -> None:
+def test_drafter_weights_are_requested_as_soon_as_a_loading_engine_serves() -> None:
     engine = FakeEngine()
     engine.not_serving = NotServing("loading")
     drafters = LoadedDrafters(engine)

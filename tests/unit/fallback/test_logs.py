@@ -66,7 +66,7 @@ def test_flapping_outage_log_ends_on_the_current_state_with_a_count_of_skipped_c
     assert caplog.messages[-1] == "no alerts (190 more changes since the last line)"
 
 
-def test_rate_limited_log_bounds_lines_per_reason_across_origins(caplog: pytest.LogCaptureFixture) -> None:
+def test_rate_limited_log_bounds_lines_per_reason_over_all_senders_together(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     limited = RateLimitedLog(LOG, seconds=30.0, clock=clock, most=4)
     for number in range(1000):

@@ -26,7 +26,7 @@ def reload(controlled: Controlled, *, forget: bool) -> None:
 
 
 @pytest.mark.parametrize(("forget", "position"), [(True, TOP), (False, SHORT)], ids=["another", "the same, mended"])
-def test_weaker_draft_keeps_the_top_level_only_if_reloaded_as_a_new_draft(forget: bool, position: int) -> None:
+def test_reload_with_weaker_draft_stays_at_top_level_only_if_baselines_are_reset(forget: bool, position: int) -> None:
     controlled = Controlled()
     controlled.traffic(12 * COOLDOWN, GOOD)
     reload(controlled, forget=forget)

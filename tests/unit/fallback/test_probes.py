@@ -79,7 +79,7 @@ def test_probe_acceptance_far_below_its_baseline_is_bad() -> None:
     assert judged(0.6, baseline=None).verdict is ProbeVerdict.GOOD, "nothing is known of these prompts"
 
 
-def test_probe_counts_as_unchanged_only_if_good_and_close_to_a_known_baseline() -> None:
+def test_probe_counts_acceptance_as_unchanged_only_if_good_and_near_known_baseline() -> None:
     assert judged(0.7).as_ever
     assert judged(0.9).as_ever
     assert not judged(0.66).as_ever

@@ -113,7 +113,7 @@ def test_long_round_trip_lowers_remote_level_to_streaming_until_short_again() ->
     assert controlled.remote.level is SPECULATIVE
 
 
-def test_unprofitable_remote_drafts_lower_remote_level_and_a_relapse_waits_longer() -> None:
+def test_remote_level_falls_on_unprofitable_drafts_and_stays_down_longer_after_a_repeat() -> None:
     controlled = Controlled(link=LINK)
     assert controlled.remote is not None
     assert traffic(controlled, 4 * COOLDOWN, 1.1) is SPECULATIVE
@@ -162,7 +162,7 @@ def test_hold_of_a_remote_level_is_refused_without_a_remote() -> None:
 
 
 @pytest.mark.parametrize("level", RemoteLevel)
-def test_remote_level_restricts_decoding_strategy_to_its_maximum(level: RemoteLevel) -> None:
+def test_remote_ladder_level_caps_strategy_in_order_local_remote_speculative(level: RemoteLevel) -> None:
     allowed = [level.restrict(one) for one in (Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE)]
     best = [Strategy.LOCAL, Strategy.REMOTE, Strategy.SPECULATIVE][: level + 1]
     assert allowed == [*best, *[best[-1]] * (2 - level)]

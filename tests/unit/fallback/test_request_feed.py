@@ -87,7 +87,9 @@ def test_request_feed_uses_final_counts_of_a_request_with_a_single_drafter() -> 
     ],
     ids=["lowered on its way", "not drafted", "a probe", "a canary"],
 )
-def test_request_feed_skips_lowered_undrafted_probe_and_canary_requests(origin: Origin, outcome: Outcome) -> None:
+def test_request_feed_skips_probes_canaries_undrafted_requests_and_plans_lowered_midway(
+    origin: Origin, outcome: Outcome
+) -> None:
     intake = RequestFeed()
     intake.on_finish(a_request(origin=origin), outcome)
     assert intake.take() == []

@@ -267,7 +267,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(EVENTS)
-def test_fallback_signals_have_their_level_and_evidence_under_random_events(
+def test_each_fallback_signal_asks_for_its_causes_level_and_has_evidence_for_any_events(
     events: list[tuple[str, float, int, int]],
 ) -> None:
     guard, now = SignalState.new(SETTINGS, KNOWN), 0.0

@@ -155,7 +155,7 @@ def test_fallback_level_returns_to_top_in_bounded_time_after_random_events_end(e
     assert course.daemon.position == 0
 
 
-def test_fallback_killed_between_step_and_save_restarts_at_the_same_or_a_lower_level() -> None:
+def test_fallback_killed_between_level_change_and_save_restarts_at_same_or_lower_level() -> None:
     """A step down is saved before it is applied, a step up after: a kill can fall between."""
     course = Course()
     course.requests(30)

@@ -48,7 +48,7 @@ def test_grpc_fallback_reply_carries_every_part_of_the_fallback_state() -> None:
     assert response.state_file == "/state/50551.json"
 
 
-def test_fallback_reply_tells_no_hold_from_a_hold_without_end() -> None:
+def test_fallback_reply_distinguishes_no_hold_from_a_hold_without_end_time() -> None:
     assert not reply.fallback(fallback_state()).HasField("hold")
     response = reply.fallback(fallback_state(hold=Hold(0)))
     assert response.HasField("hold")

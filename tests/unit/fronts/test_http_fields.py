@@ -160,7 +160,7 @@ async def refusal(session: aiohttp.ClientSession, front: Fronted, path: str, bod
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.path)
-def test_every_field_of_client_packages_is_served_refused_or_listed_as_hint(protocol: Protocol) -> None:
+def test_every_request_field_of_client_libraries_is_served_refused_or_listed_as_ignored(protocol: Protocol) -> None:
     fields_served = set(protocol.body.model_fields)
     assert set(protocol.refused) <= fields_served
     assert not set(protocol.hints) & set(protocol.refused)
@@ -169,7 +169,7 @@ def test_every_field_of_client_packages_is_served_refused_or_listed_as_hint(prot
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.path)
-async def test_http_refuses_unserved_fields_by_name_and_ignores_hint_fields(
+async def test_http_refuses_unserved_fields_by_name_and_ignores_fields_listed_as_ignored(
     session: aiohttp.ClientSession, front: Fronted, protocol: Protocol
 ) -> None:
     for name, value in protocol.refused.items():
@@ -180,7 +180,7 @@ async def test_http_refuses_unserved_fields_by_name_and_ignores_hint_fields(
 
 
 @pytest.mark.parametrize("name", OTHERS)
-async def test_other_servers_field_is_refused_by_name_unless_set_to_its_off_value(
+async def test_vllm_or_llama_cpp_request_field_is_refused_by_name_unless_at_its_off_value(
     session: aiohttp.ClientSession, front: Fronted, name: str
 ) -> None:
     demands, off = OTHERS[name]

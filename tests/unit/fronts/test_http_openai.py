@@ -162,7 +162,9 @@ async def test_openai_endpoints_return_logprobs_with_token_texts(front: Fronted,
     assert [one.token for one in part.logprobs or []] == ["h", "i"]  # type: ignore[union-attr]
 
 
-async def test_openai_choices_keep_their_index_whole_and_streamed(front: Fronted, client: AsyncOpenAI) -> None:
+async def test_openai_choices_keep_their_index_in_unstreamed_and_streamed_answers(
+    front: Fronted, client: AsyncOpenAI
+) -> None:
     front.service.together = True
     front.will_say(Says(said("a")), Says(said("b"), choice=1, reason=FinishReason.LENGTH))
     done = await client.chat.completions.create(model="scripted", messages=[ASKED], n=2)

@@ -198,7 +198,7 @@ async def test_responses_and_messages_requests_drop_hosted_tools(
     assert [tool.name for tool in chat_of(front).tools] == ["look"]
 
 
-async def test_http_accepts_max_tokens_minus_one_and_truncates_a_long_user(
+async def test_http_accepts_max_tokens_minus_one_and_truncates_user_field_to_64_characters(
     session: aiohttp.ClientSession, front: Fronted
 ) -> None:
     body = {"messages": [USER], "user": "é" * 100, "max_tokens": -1, "top_p": 0, "stop": ""}

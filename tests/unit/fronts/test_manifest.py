@@ -173,7 +173,7 @@ def test_manifests_of_daemons_with_a_single_change_differ_only_in_its_fields(
 
 
 @pytest.mark.parametrize(("change", "fields"), NO_MATTER, ids=[one[1][0] for one in NO_MATTER])
-def test_manifest_difference_without_effect_on_results_does_not_matter(
+def test_manifest_comparison_marks_difference_without_effect_on_results_as_immaterial(
     tmp_path: Path, change: Callable[[World], None], fields: list[str]
 ) -> None:
     one, other = world(tmp_path / "a" / "pair"), world(tmp_path / "b" / "pair")
@@ -246,7 +246,7 @@ def test_manifest_is_refused_until_the_models_are_loaded(tmp_path: Path) -> None
         daemon.manifest()
 
 
-async def test_closing_the_file_fingerprints_ends_waiting_manifest_calls(
+async def test_closing_the_model_file_hasher_ends_waiting_manifest_calls_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One is at a file, the next has not begun: neither is left waiting, nor is the thread left at work."""

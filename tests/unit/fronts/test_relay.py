@@ -122,7 +122,7 @@ def asking(max_tokens: int = 20, **more: Any) -> Request:
     return Request(RawText("hello"), max_tokens, **{"wish": RequestedPlan(strategy=Strategy.REMOTE), **more})
 
 
-async def test_prompt_scoring_requests_decode_locally_or_fail_strategy_remote(remote: Served) -> None:
+async def test_prompt_scoring_request_decodes_locally_and_fails_if_it_demands_strategy_remote(remote: Served) -> None:
     async with edge(remote.target, FixedFlag(strategy=Strategy.REMOTE)) as (_, service):
         for named, more in (
             ("prompt_logprobs", {"prompt_logprobs": 0}),
@@ -209,7 +209,7 @@ async def test_remote_daemon_refusal_is_passed_on_with_its_message(remote: Serve
         assert front.refusals == [RemoteUnavailable]
 
 
-async def test_unreachable_remote_fails_demanded_remote_requests_and_not_free_ones() -> None:
+async def test_unreachable_remote_fails_only_requests_that_demand_strategy_remote() -> None:
     async with edge("127.0.0.1:1", FixedFlag(strategy=Strategy.REMOTE)) as (front, service):
         with pytest.raises(RemoteDown) as refused:
             await service.generate(asking(), Told().take)
@@ -223,7 +223,7 @@ async def test_unreachable_remote_fails_demanded_remote_requests_and_not_free_on
         assert front.refusals == [RemoteDown, InvalidRequest]
 
 
-async def test_remote_lost_mid_answer_ends_demanded_and_continues_free_requests(
+async def test_loss_of_remote_mid_answer_ends_only_requests_that_demand_strategy_remote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = serving(tmp_path, lambda: scripted_models(0.7, step_seconds=0.01), server={"drain_seconds": 0})

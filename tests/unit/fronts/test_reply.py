@@ -53,7 +53,7 @@ def test_depth_reply_marks_each_step_cost_as_measured_learnt_or_guessed() -> Non
     assert sources == {(DRAFT, 1): "learnt", (DRAFT, 4): "measured", (LOOKUP, 1): "guessed", (LOOKUP, 4): "guessed"}
 
 
-def test_depth_reply_scales_step_costs_by_the_current_speed() -> None:
+def test_depth_reply_scales_step_costs_by_the_current_machine_speed() -> None:
     (first, *_) = reply.depth(replace(LEARNT, speed=math.log(0.75)), 4).costs
     assert first.plain.ToNanoseconds() == pytest.approx(7_500_000)
     assert list(first.ratios) == pytest.approx([1.2, 1.3, 1.4, 1.5])
@@ -207,14 +207,14 @@ def test_hardware_reply_carries_every_value_in_its_field() -> None:
 
 
 @pytest.mark.parametrize("level", ThermalLevel)
-def test_every_thermal_level_has_the_same_name_in_the_grpc_contract(level: ThermalLevel) -> None:
+def test_every_thermal_level_has_its_internal_name_in_the_grpc_contract(level: ThermalLevel) -> None:
     message = hardware(HardwareView(HardwareState(HardwareSample(thermal_level=level), 3.0)), 5.0)
     assert message is not None
     assert pb.ThermalLevel.Name(message.thermal_level) == f"THERMAL_LEVEL_{level.name}"
 
 
 @pytest.mark.parametrize("pressure", MemoryPressure)
-def test_every_memory_pressure_has_the_same_name_in_the_grpc_contract(pressure: MemoryPressure) -> None:
+def test_every_memory_pressure_level_has_its_internal_name_in_the_grpc_contract(pressure: MemoryPressure) -> None:
     message = hardware(HardwareView(HardwareState(HardwareSample(memory_pressure=pressure), 3.0)), 5.0)
     assert message is not None
     assert pb.MemoryPressure.Name(message.memory_pressure) == f"MEMORY_PRESSURE_{pressure.name}"

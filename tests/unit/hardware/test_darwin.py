@@ -232,7 +232,7 @@ def test_zero_macos_readings_count_as_values() -> None:
     assert [darwin.free_share_sample(int32(n)).memory_free_share for n in (0, 1, 100)] == [0.0, 0.01, 1.0]
 
 
-def test_longer_macos_vm_statistics_are_still_decoded() -> None:
+def test_macos_vm_statistics_struct_with_appended_fields_is_still_decoded() -> None:
     assert darwin.pages_sample(VM_STATISTICS + bytes(64), PAGE) == darwin.pages_sample(VM_STATISTICS, PAGE)
 
 

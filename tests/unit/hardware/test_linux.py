@@ -87,7 +87,7 @@ def test_unreadable_linux_memory_stalls_raise_value_error(text: str) -> None:
         pressure_level(text)
 
 
-def test_linux_machine_without_files_gives_absent_values_and_no_errors(tmp_path: Path) -> None:
+def test_linux_without_proc_and_sys_files_gives_absent_values_and_no_errors(tmp_path: Path) -> None:
     sample = take_sample(tmp_path)
     absent = ("memory_pressure", "cgroup_limit", "cgroup_used", "swap_in_pages", "swap_in_bytes")
     assert [getattr(sample, name) for name in (*absent, "temperatures")] == [None] * 6

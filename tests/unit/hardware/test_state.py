@@ -120,7 +120,7 @@ def test_rise_to_heavy_thermal_level_counts_as_one_throttle(levels: list[int | N
     assert state_of_heat(*levels).throttles == throttles
 
 
-def test_unread_thermal_level_becomes_absent() -> None:
+def test_thermal_level_becomes_absent_when_latest_sample_lacks_the_level() -> None:
     assert state_of_heat(0, 2, None).sample.thermal_level is None
 
 
@@ -135,7 +135,7 @@ def test_unread_thermal_level_becomes_absent() -> None:
         ([700, 1000, 900, 1100], 400),
     ],
 )
-def test_swap_ins_are_counted_from_the_first_sample(amounts: list[int | None], since: int | None) -> None:
+def test_swap_in_count_starts_at_zero_with_first_known_sample(amounts: list[int | None], since: int | None) -> None:
     assert swap_ins(*amounts) == since
 
 

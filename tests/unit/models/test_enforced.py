@@ -114,7 +114,7 @@ def test_json_schema_that_allows_nothing_becomes_false() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), _WITHOUT_LOOKAHEAD.items())
-def test_json_schema_format_patterns_without_lookahead_match_the_same_texts(old: str, new: str) -> None:
+def test_rewriting_json_schema_format_patterns_without_lookahead_changes_no_match(old: str, new: str) -> None:
     texts = ["", "P", "PT", "P1W", "P1D", "P1Y2M3D", "P1M1D", "PT1H", "PT1M1S", "PT1,5S", "P1DT", "P1WT1H", "P1DT1H1S"]
     for local in ("a", "a.b", ".a", "a.", "a..b", "a'", "a-", "'.a", "", "a'b"):
         texts += [f"{local}@{domain}" for domain in ("b.de", "b", "b-.de", "-b.de", "b..de", "b.c.de", "b.d")]

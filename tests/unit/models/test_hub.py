@@ -215,7 +215,9 @@ def test_interrupted_hub_connection_resumes_download_within_one_run(fake: Hub) -
     assert fake.parts("model.safetensors") == [(0, 100_000), (100_000, 200_000), (200_000, 300_000)]
 
 
-def test_download_survives_listing_and_shared_client_that_break(fake: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_download_survives_failed_file_listing_and_closed_http_client(
+    fake: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failures = iter((httpx2.ConnectError("Bad file descriptor"), httpx2.RemoteProtocolError("cut")))
 
     def list_files(*arguments: object, **options: object) -> object:

@@ -20,7 +20,7 @@ ROWS = {1: 10.0, 2: 12.0, 5: 20.0}
         ({1: 16.8, 2: 14.0, 5: 19.4}, False),  # a large vocabulary on the machine where this was found
     ],
 )
-def test_column_major_layout_is_chosen_only_if_faster_and_slower_at_no_width(
+def test_column_major_weights_are_chosen_only_if_faster_overall_and_never_clearly_slower(
     columns: dict[int, float], wins: bool
 ) -> None:
     assert columns_win(ROWS, columns) is wins

@@ -68,7 +68,7 @@ def test_training_document_generator_is_deterministic_for_a_seed() -> None:
     assert first != [d.text() for d in islice(documents(6), 300)]
 
 
-def test_held_out_prompt_files_equal_the_scripts_output(prompts: Prompts) -> None:
+def test_held_out_prompt_files_equal_output_of_the_prompt_generator(prompts: Prompts) -> None:
     from training.prompts import CLASSES, rows_of
 
     for workload in CLASSES:

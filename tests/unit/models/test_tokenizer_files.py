@@ -59,7 +59,7 @@ def leave_out_ids(file: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("make", [byte_level, stripping, not_stripping, word_piece])
-def test_tokenizer_with_gaps_in_its_ids_treats_all_remaining_tokens_the_same(
+def test_tokenizer_with_gaps_in_its_ids_treats_remaining_tokens_as_if_without_gaps(
     make: Callable[[], Fast], folder: Path
 ) -> None:
     made = make()
@@ -202,7 +202,7 @@ def test_tokenizer_class_replaces_no_other_component_of_tokenizer_file(
 
 
 @pytest.mark.parametrize("make", [byte_level, stripping, not_stripping, metaspace, word_piece])
-def test_tokenizer_is_not_altered_when_libraries_follow_its_file(
+def test_tokenizer_is_not_altered_when_libraries_already_load_it_as_its_file_says(
     make: Callable[[], Fast], folder: Path, nano_pair: NanoPair
 ) -> None:
     write(folder, make())

@@ -97,7 +97,9 @@ def test_flag_targeting_selects_the_variant_by_workload_or_caller(service: FlagS
     assert service.evaluate(FlagContext(caller="person")).value
 
 
-def test_setting_the_flag_default_keeps_targeting_rules_that_hide_it(service: FlagService, path: Path) -> None:
+def test_setting_the_flag_default_keeps_targeting_rules_that_override_the_default(
+    service: FlagService, path: Path
+) -> None:
     path.write_text(document(targeting={"if": [True, "on", None]}))  # hides the default from everyone
     until(lambda: service.evaluate(ANY).reason == "TARGETING_MATCH")
     assert service.set_variant("off") == "on"

@@ -225,7 +225,7 @@ def test_plan_with_a_requested_drafter_has_no_alternative_drafters() -> None:
     assert decide(RequestedPlan(drafter=LOOKUP), ON, CEILING, MODEL).alternatives == frozenset()
 
 
-def test_plan_alternatives_are_loaded_drafters_of_an_automatic_unnamed_plan() -> None:
+def test_plan_has_alternative_drafters_only_at_automatic_depth_without_requested_drafter() -> None:
     heaviest_first = (DRAFT, LIGHT_DRAFT_MODEL, LOOKUP)
     ladder = ladder_levels(4, (3, 2), DRAFT, (LIGHT_DRAFT_MODEL, LOOKUP))
     offered = [frozenset(kinds) for count in range(4) for kinds in itertools.combinations(heaviest_first, count)]

@@ -61,7 +61,7 @@ def test_daemon_without_a_remote_plans_local_and_refuses_strategy_remote() -> No
     assert refused.value.grpc_status == "FAILED_PRECONDITION"
 
 
-def test_professional_quality_request_plans_speculative_strategy_with_reason() -> None:
+def test_request_for_professional_quality_class_plans_speculative_strategy_with_reason() -> None:
     by = planner()
     assert planned(by).strategy is Strategy.LOCAL
     plan = planned(by, quality=PROFESSIONAL)
@@ -140,7 +140,7 @@ def test_remote_ladder_level_limits_plans_to_streaming_or_local() -> None:
         planned(planner(allowed=lambda: RemoteLevel.LOCAL), quality=PROFESSIONAL)
 
 
-def test_local_continuation_is_refused_for_a_demanded_strategy_or_quality() -> None:
+def test_request_demanding_remote_strategy_or_quality_may_not_fall_back_to_local_decoding() -> None:
     by = planner()
     assert by.local_allowed(RequestedPlan())
     assert by.local_allowed(RequestedPlan(strategy=Strategy.AUTO, quality=QualityClass.STANDARD))

@@ -86,7 +86,7 @@ def test_rank_records_reach_all_followers_complete_and_in_order(nano_pair: NanoP
         assert ranks.channels.lost == {}
 
 
-def test_ranks_report_records_memory_and_collective_time(nano_pair: NanoPair) -> None:
+def test_each_rank_reports_its_record_count_and_memory_and_collective_time(nano_pair: NanoPair) -> None:
     with group(nano_pair) as ranks:
         ranks.send(2)
         until(lambda: ranks.leader.ranks()[1].records == 2, BOUND)

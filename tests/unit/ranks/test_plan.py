@@ -67,7 +67,7 @@ def test_invalid_hostfile_error_names_entry_and_field(tmp_path: Path, content: A
         plan_from(tmp_path, content)
 
 
-def test_distributed_port_leaves_room_for_mlx_ports(tmp_path: Path) -> None:
+def test_distributed_port_without_room_for_mlx_ports_above_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="distributed.port: got 65534; allowed: at most 65533: MLX takes 2 ports"):
         plan_from(tmp_path, TWO, port=65_534)
 
@@ -184,7 +184,7 @@ def test_launcher_variables_and_ranks_setting_exclude_each_other(tmp_path: Path)
     assert launched_rank({"MLX_RANK": "0", "MLX_HOSTFILE": str(empty)}) is None
 
 
-def test_entering_rank_environment_sets_variables_and_kills_a_hanging_process(tmp_path: Path) -> None:
+def test_rank_environment_sets_mlx_variables_and_ends_process_if_its_block_hangs(tmp_path: Path) -> None:
     """Runs in a process of its own, which SIGALRM ends: MLX holds Python's lock, so that no thread of ours could."""
     program = (
         "import os, sys, time; from draftd.ranks.environment import RankEnvironment\n"

@@ -129,7 +129,7 @@ def test_last_error_line_of_a_follower_process_becomes_its_error() -> None:
 
 
 @pytest.mark.slow
-def test_follower_processes_end_with_their_daemon_or_report_a_missing_model(tmp_path: Path) -> None:
+def test_follower_process_ends_if_orphaned_is_killed_if_hung_and_names_a_missing_model(tmp_path: Path) -> None:
     """Real followers: one is stopped while it waits for rank 0, one loses its daemon, one finds no model."""
     environ, lines = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}, list[str]()
     followers = Followers(Settings(), local_plan(3), environ, "g1", out=lines.append)

@@ -315,7 +315,7 @@ EDITS = st.lists(st.floats(0, 1), min_size=1, max_size=2)
 
 
 @given(st.sampled_from(sorted(set(FAMILIES) - {"kimi_k3"})), EDITS, EDITS)  # attributes of XTML are read by name
-def test_words_added_to_a_damaged_tool_call_reach_the_text_or_the_call(
+def test_word_in_damaged_tool_call_appears_in_answer_text_or_in_parsed_call(
     family: str, added: list[float], removed: list[float]
 ) -> None:
     parts = re.findall(r"<[^>]*>|\w+|\W", f"Yes. {ANSWERS[family]}")
@@ -359,7 +359,7 @@ def test_tokens_of_reasoning_are_counted_apart() -> None:
     assert Told("yes", reading("json_tools", thinking=True)).finished.reasoning_tokens == 0
 
 
-def test_part_headers_of_an_answer_are_left_out_of_its_text() -> None:
+def test_channel_headers_between_answer_parts_are_left_out_of_answer_text() -> None:
     transitions = importlib.import_module("mlx_lm.chat_templates.muse_spark").RESPONSE_FORMAT["transitions"]
     how = ReadingOptions(AnswerFormat(None, written("muse_spark"), (), transitions, HEADER), TOOLS)
     text = (

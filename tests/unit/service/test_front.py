@@ -251,7 +251,7 @@ async def test_decode_plan_tells_how_requested_depth_and_drafter_were_applied() 
         assert plan.drafter == PROMPT_LOOKUP
 
 
-async def test_telemetry_gets_start_text_and_outcome_of_a_request_once() -> None:
+async def test_telemetry_gets_each_requests_start_and_text_and_outcome_exactly_once() -> None:
     async with fronting() as front:
         chat = Chat((Message("user", "hi"),))
         told = await front.ask(chat, 9, stop=("zz",), workload=WorkloadClass.CHAT, caller="me")

@@ -161,7 +161,7 @@ def test_chat_is_refused_for_a_model_without_a_chat_template() -> None:
         validate_request(chat(("user", "x")), served(100, 50, 32, chat_template=False))
 
 
-def test_tools_are_refused_if_neither_template_nor_generic_tools_takes_them() -> None:
+def test_tools_are_refused_if_template_lacks_them_and_generic_tools_setting_is_off() -> None:
     asked = Request(Chat((Message("user", "x"),), (Tool("wait"),)))
     with pytest.raises(InvalidRequest, match=r"chat\.tools: got '1 tools'; allowed: none: .*model\.generic_tools"):
         validate_request(asked, MODEL)

@@ -130,7 +130,9 @@ def test_multi_byte_character_appears_with_its_last_token() -> None:
 @given(
     st.text(max_size=30), st.lists(st.text(min_size=1, max_size=2), max_size=2), st.integers(1, 7), st.integers(0, 9)
 )
-def test_token_offset_is_the_position_of_its_character(text: str, stops: list[str], width: int, before: int) -> None:
+def test_token_offset_is_the_index_of_the_character_the_token_belongs_to(
+    text: str, stops: list[str], width: int, before: int
+) -> None:
     tokenizer, found = ByteTokenizer(257), list[int]()
     stream = PlainText(tokenizer, StopConditions(stops), TextForm(before=before))
     tokens = tokenizer.encode(text)

@@ -79,7 +79,9 @@ def test_http_span_joins_the_callers_trace_and_records_each_outcome(scene: Scene
     assert receiver.count("http.server.request.duration") == 4
 
 
-def test_http_metrics_count_only_rejected_metrics_scrapes(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_http_metrics_count_rejected_but_not_successful_scrapes_of_metrics_endpoint(
+    scene: Scene, receiver: OtlpReceiver
+) -> None:
     for status in (200, 401, 401):
         scene.telemetry.http.begin("GET", "/metrics", {}, "http").end(status)
     scene.telemetry.http.begin("GET", "/health", {}, "http").end(503)

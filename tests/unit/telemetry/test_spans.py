@@ -30,7 +30,9 @@ def only(receiver: OtlpReceiver, name: str = "chat nano") -> SpanRecord:
     return span
 
 
-def test_inference_span_records_depth_mode_alternatives_and_parked_steps(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_inference_span_records_depth_mode_alternative_drafters_and_steps_left_undrafted(
+    scene: Scene, receiver: OtlpReceiver
+) -> None:
     scene.serve(plan=AUTOMATIC, steps=1, more=[PARKED_STEP, PARKED_STEP, CAPPED_STEP], request_id="automatic")
     scene.serve(request_id="fixed")
     scene.serve(plan=AUTOREGRESSIVE, request_id="plain")
@@ -240,7 +242,9 @@ def test_refused_request_span_is_an_error_with_its_error_type(scene: Scene, rece
         assert span.attributes["draftd.outcome"] == "refused"
 
 
-def test_request_left_before_the_engine_is_on_a_span_and_counted(scene: Scene, receiver: OtlpReceiver) -> None:
+def test_request_cancelled_or_expired_before_the_engine_has_a_span_and_is_counted(
+    scene: Scene, receiver: OtlpReceiver
+) -> None:
     reasons = {FinishReason.CANCELLED: "UNSET", FinishReason.DEADLINE: "ERROR"}
     for reason in reasons:
         scene.telemetry.begin_inference(scene.start()).leave(reason)

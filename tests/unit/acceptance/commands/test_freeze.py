@@ -54,7 +54,7 @@ def test_freeze_command_shows_manifest_that_it_writes(draftd: Run, written: Path
     assert taken(told.out).settings == made.settings
 
 
-def test_freeze_check_passes_for_same_daemon(draftd: Run, written: Path) -> None:
+def test_freeze_check_passes_if_daemon_manifest_equals_stored_manifest(draftd: Run, written: Path) -> None:
     ran = draftd("freeze", "--check", str(written))
     assert ran.code == 0
     assert "no relevant difference from" in ran.out
@@ -95,7 +95,7 @@ def test_freeze_check_shortens_checksum_in_table_but_not_in_json(draftd: Run, wr
     assert "ab" * 32 in draftd("freeze", "--check", other, "--json").out
 
 
-def test_freeze_command_stores_manifest_in_run_and_refuses_different_daemon(draftd: Run, tmp_path: Path) -> None:
+def test_freeze_command_adds_manifest_to_run_unless_it_differs_from_earlier_one(draftd: Run, tmp_path: Path) -> None:
     run = tmp_path / "run"
     for sessions in (1, 2):
         assert draftd("freeze", "--run", str(run)).code == 0

@@ -74,7 +74,7 @@ def ticks() -> list[Tick]:
         (PromotionCandidate(), {"block_length": 2}, "k2", None, None),
     ],
 )
-def test_gate_criterion_ratio_divides_selected_arm_by_same_arm_without_drafts(
+def test_gate_ratio_divides_drafting_arm_by_autoregressive_arm_with_equal_other_settings(
     ticks: list[Tick],
     chosen: PromotionCandidate,
     narrowed: dict[str, object],

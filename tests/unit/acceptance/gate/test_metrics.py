@@ -87,7 +87,7 @@ def test_gate_quality_metrics_equal_rates_of_quality_stage(run: GateEvidence) ->
     assert found == pytest.approx(wanted)
 
 
-def test_gate_metric_reports_sample_count_of_its_counted_unit(run: GateEvidence) -> None:
+def test_each_gate_metric_counts_samples_in_its_declared_unit_such_as_requests_or_windows(run: GateEvidence) -> None:
     soak, quality = run.soak, run.quality
     assert soak is not None
     assert quality is not None

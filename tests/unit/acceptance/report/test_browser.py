@@ -94,7 +94,7 @@ def seen(page: str, folder: Path, width: int, *, dark: bool = False) -> dict[str
 
 
 @pytest.mark.parametrize("width", [400, 1400])
-def test_report_page_in_browser_has_no_cut_or_overlapping_text_and_no_requests(
+def test_report_page_makes_no_network_request_and_has_no_cut_or_overlapping_text(
     full_html: str, tmp_path: Path, width: int
 ) -> None:
     page = seen(full_html, tmp_path, width)

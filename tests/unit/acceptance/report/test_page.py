@@ -40,7 +40,7 @@ def test_report_criteria_table_shows_measured_value_threshold_and_outcome(full_p
     assert swapped["Outcome"] == "failed"
 
 
-def test_report_approaches_table_shows_true_speed_latency_and_cost_of_each_arm(
+def test_report_table_of_arms_shows_known_speed_latency_and_cost_of_synthetic_run(
     full: RunFolder, full_page: Page
 ) -> None:
     table, *_ = full_page.tables("approaches")
@@ -109,7 +109,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Page:
     return drawn(folder)
 
 
-def test_report_shows_11_of_12_same_texts_when_one_text_differs(odd: Page) -> None:
+def test_report_shows_11_of_12_texts_equal_to_autoregressive_when_one_text_differs(odd: Page) -> None:
     table, *_ = odd.tables("approaches")
     found = next(r for r in table.rows if detail(r[0]).startswith("4 a step"))
     same = table.cells("Speculative", detail(found[0]))["Same text"]
@@ -250,7 +250,7 @@ def test_report_of_run_with_differing_sessions_states_not_judged_and_differing_f
     assert "Python is 3.11.9 in session 1 of run, and 3.12.1 in session 2" in words(made.root)
 
 
-def test_report_soak_chart_joins_two_sessions_without_time_between(run: Path) -> None:
+def test_report_soak_chart_omits_time_between_two_sessions(run: Path) -> None:
     folder = synthetic_run(run, stages=(Stage.SOAK,), groups=("code",), soak_seconds=150, tokens=16, headroom=3 * GIB)
     first = folder.samples(Stage.SOAK)
     for tick in folder.ticks(Stage.SOAK):

@@ -27,7 +27,7 @@ def sweep(daemon: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
-def test_sweep_command_prints_arms_and_left_out_arms_and_rerun_asks_nothing(
+def test_sweep_command_prints_run_and_left_out_arms_and_rerun_adds_no_measurement(
     sweep, daemon: Served, tmp_path: Path
 ) -> None:  # type: ignore[no-untyped-def]
     ran = sweep(*ASKED, "--target", daemon.target, "--run", "run", "--concurrency", "none", "--temperatures", "none")

@@ -168,7 +168,7 @@ def test_shipped_prompts_share_no_six_word_sequence() -> None:
 
 
 @pytest.mark.parametrize("context_length", [1024, 2048, 4096, 8192, BIG])
-def test_long_context_prompts_fill_half_of_context_and_include_needed_passages(context_length: int) -> None:
+def test_long_context_prompt_fills_half_of_context_and_has_passages_its_question_needs(context_length: int) -> None:
     lines = {line["id"]: line for line in _lines(LONG)}
     titles = {passage["id"]: passage["title"] for passage in _lines("passages")}
     prompts = group(LONG, context_length, each=1)
@@ -250,7 +250,7 @@ def ids(plan: SweepPlan) -> list[str]:
     return [arm.id for arm in plan.arms]
 
 
-def test_sweep_plan_varies_one_option_at_a_time_and_includes_baseline_of_each_arm() -> None:
+def test_sweep_plan_varies_one_option_at_a_time_and_pairs_each_arm_with_undrafted_arm() -> None:
     plan = plan_sweep(ALL, model(DRAFT, LIGHT, LOOKUP), 8)
     assert ids(plan) == [
         "ar", "k2", "k3", "k4", "k6", "auto6", "k4-light_draft_model", "k4-prompt_lookup",

@@ -90,7 +90,7 @@ def test_knee_is_found_despite_speed_differences_between_prompts() -> None:
     assert found.block_length == 4
 
 
-def test_knee_of_noisy_speed_curve_is_shorter_block() -> None:
+def test_knee_of_noisy_speed_curve_is_shortest_block_length_within_noise_of_fastest() -> None:
     found = knee(curve({0: 100, 2: 195, 4: 200}, noise=0.2, prompts=4))
     assert found is not None
     assert found.block_length == 2

@@ -337,7 +337,7 @@ async def test_top_screen_p_key_pauses_polling_until_pressed_again() -> None:
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
-async def test_top_screen_quit_saves_the_picture_and_closes_the_client(key: str) -> None:
+async def test_top_screen_quit_exports_an_svg_screenshot_and_closes_the_client(key: str) -> None:
     client = FakeClient(status())
     app = live(client, status())
     async with app.run_test(size=(100, 30)) as pilot:
@@ -387,7 +387,7 @@ async def test_top_screen_exits_1_on_an_internal_error(monkeypatch: pytest.Monke
     ("failures", "interval", "seconds"),
     [(1, 1.0, 1.0), (3, 1.0, 4.0), (5, 1.0, 10.0), (10_000, 1.0, 10.0), (1, 60.0, 60.0), (9, 60.0, 60.0)],
 )
-def test_top_retry_pause_doubles_up_to_ten_seconds_or_one_interval(
+def test_top_retry_pause_doubles_up_to_ten_seconds_or_a_longer_poll_interval(
     failures: int, interval: float, seconds: float
 ) -> None:
     assert pause(failures, interval) == seconds

@@ -121,7 +121,7 @@ def test_top_transitions_list_latest_first_with_time_or_age_in_days() -> None:
     assert short.plain == "link up → down · connection_refused"
 
 
-def test_top_rows_show_ladder_hold_signals_and_next_step() -> None:
+def test_top_rows_show_ladder_level_operator_hold_active_signals_and_next_step() -> None:
     lines = said(stepped_down(signals=SIGNALS))
     assert lines["level"].startswith("short_block 3, 1 of 4 down")
     assert lines["asked"] == "memory → autoregressive, 1 more · critical"

@@ -80,7 +80,7 @@ def test_alert_asking_for_full_or_unknown_fallback_level_is_refused(level: str) 
     assert refused.value.field == "alerts[4].labels.fallback_level"
 
 
-def test_alert_notices_never_ask_for_the_full_or_speculative_level() -> None:
+def test_alert_notices_never_ask_for_full_ladder_level_or_speculative_remote_level() -> None:
     levels = {level.label for level in FallbackLevel} - {"full"}
     labels = [{"alertname": "DraftdSwapRising", "fallback_level": level} for level in levels]
     notices = [noticed(one) for one in labels]
