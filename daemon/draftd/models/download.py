@@ -129,7 +129,7 @@ class _Download:
         disable_progress_bars()
         hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         for _ in range(_ATTEMPTS):
-            info = _with_retries(self._list_files)
+            info = _retry(self._list_files)
             if there.folder is not None and there.whole and there.folder.name == info.sha:
                 return there.folder
             sizes = {one.rfilename: one.size or 0 for one in info.siblings or []}
@@ -138,7 +138,7 @@ class _Download:
             small = [name for name in needed_files(sizes, self._adapter) if name not in large]
             # This also writes the listing and the revision to the cache, for `find_cached`.
             get_small = partial(snapshot_download, self._repo, allow_patterns=small, etag_timeout=ANSWER_SECONDS)
-            folder = Path(_within(_SMALL_SECONDS, partial(_with_retries, get_small)))
+            folder = Path(_within(_SMALL_SECONDS, partial(_retry, get_small)))
             if folder.name == info.sha:  # otherwise the model was changed in between
                 break
         else:
@@ -202,7 +202,7 @@ class _Download:
                     self._receive(blob, commit)
                     blob.partial.replace(blob.path)
         # Links it. A file that is too large for the hub to give by HTTP is downloaded here, from its beginning, by Xet.
-        _with_retries(partial(hf_hub_download, self._repo, blob.name, revision=commit, etag_timeout=ANSWER_SECONDS))
+        _retry(partial(hf_hub_download, self._repo, blob.name, revision=commit, etag_timeout=ANSWER_SECONDS))
 
     def _receive(self, blob: _Blob, commit: str) -> None:
         """Downloads the rest of a partial file, and checks the whole."""
@@ -279,7 +279,7 @@ def _within(seconds: float, call: Callable[[], str]) -> str:
     return answer.result(seconds)
 
 
-def _with_retries(call: Callable[[], Answer]) -> Answer:
+def _retry(call: Callable[[], Answer]) -> Answer:
     """Calls `call`, up to _ATTEMPTS times if the connection breaks or the hub is busy; a timeout is not retried. The
     connections of huggingface_hub are shared: a call of another thread that cannot connect closes all of them."""
     import httpx2
