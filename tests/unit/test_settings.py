@@ -153,7 +153,7 @@ def test_server_host_beyond_loopback_is_accepted_only_with_tls_and_token(tmp_pat
     pem = tmp_path / "x.pem"
     pem.write_text("-")
     overrides = {"server.host": "0.0.0.0", "server.tls_cert": pem, "server.tls_key": pem}
-    with pytest.raises(ConfigError, match="set server.token too"):
+    with pytest.raises(ConfigError, match="also set server.token"):
         load_settings(None, overrides, {})
     assert load_settings(None, overrides, {"DRAFTD_SERVER__TOKEN": "t" * 16}).server.host == "0.0.0.0"
 

@@ -244,7 +244,7 @@ class TestOptions:
             QualityOptions.resume(None, **wrong)
 
     def test_quality_options_exceeding_daemon_limits_are_refused_with_reason(self) -> None:
-        with pytest.raises(OptionError, match="block_length: got 5; allowed: up to 4"):
+        with pytest.raises(OptionError, match="block_length: got 5; allowed: at most 4,"):
             QualityOptions(block_length=5).settle(MODEL)
         with pytest.raises(OptionError, match="drafter: got .*prompt_lookup"):
             QualityOptions(drafter=PROMPT_LOOKUP).settle(MODEL)

@@ -265,7 +265,7 @@ class TestOptions:
             OptionError, match="block_length: got 7; allowed: at most 6, which is the most that this daemon drafts"
         ):
             SoakOptions(block_length=7).settle(MODEL, None)
-        with pytest.raises(OptionError, match="block_length: got 1; allowed: up to 0.*no draft"):
+        with pytest.raises(OptionError, match="block_length: got 1; allowed: at most 0.*no draft"):
             SoakOptions(block_length=1).settle(pb.GetModelResponse(speculation_reason="no draft"), None)
         with pytest.raises(OptionError, match="drafter: got .*prompt_lookup"):
             SoakOptions(drafter=PROMPT_LOOKUP).settle(MODEL, None)
