@@ -52,7 +52,7 @@ def rank(level: str) -> int:
 def fields(state: pb.FallbackState, now: datetime, *, whole: bool = False) -> list[tuple[str, str]]:
     """Returns names and values; an empty name continues the line above. `whole`: also lists the alerts' leases (levels
     asked for until a time), and says so when nothing asks for a level."""
-    place = f"{state.position} of {len(state.ladder) - 1} down" if state.position else "the top"
+    place = f"{state.position} of {len(state.ladder) - 1} down" if state.position else "the top of the ladder"
     rows = [("level", f"{current(state)} ({place})")]
     if state.cause:
         cause = in_local_time(state.cause, now.tzinfo)

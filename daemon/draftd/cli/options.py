@@ -164,12 +164,16 @@ class ServeOptions:
     ] = None
     config: Config = None
     assignments: Assignments = None
-    argument: Annotated[str | None, typer.Argument(hidden=True)] = None
+    argument: Annotated[str | None, typer.Argument(hidden=True, metavar="")] = None
 
     def settings(self, others: Mapping[str, object] = {}) -> Settings:
         """Loads the settings, with `others` by dotted name, where None means unset. Raises ConfigError."""
         if self.argument is not None:
-            raise ConfigError("argument", self.argument, f"no argument: use --model {self.argument}")
+            raise ConfigError(
+                "argument",
+                self.argument,
+                f"no argument: use --model {self.argument}, or --set NAME=VALUE",
+            )
         named = {"model.path": self.model, "model.draft_path": self.draft_model, **others}
         return load_settings(self.config, named | parse_assignments(self.assignments), os.environ)
 

@@ -170,7 +170,8 @@ def decide(
             return _autoregressive_plan(wish, flag, ceiling, missing)
         # Prompt lookup costs next to nothing, and automatic depth finds out in which texts it pays.
         drafter = PROMPT_LOOKUP
-        notes.append(f"{missing}, so only text that repeats itself is drafted ({drafter})")
+        forced = f" and tokens that the response format forces ({GRAMMAR})" if wish.constrained else ""
+        notes.append(f"{missing}, so only text that repeats itself is drafted ({drafter}){forced}")
     depth = ceiling.max_draft_tokens
     if ceiling.kind < FallbackLevel.FULL:
         notes.append(f"ladder: {ceiling.kind.label}")

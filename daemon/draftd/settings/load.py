@@ -7,7 +7,6 @@ production.
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -190,8 +189,7 @@ def _said_in(file: Path | None, names: Collection[str]) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError("--config", str(file), "TOML in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        place = re.search(r"\(at (.*)\)", str(error))
-        raise ConfigError("--config", str(file), f"valid TOML{f': see {place[1]}' if place else ''}") from None
+        raise ConfigError("--config", str(file), f"valid TOML: {error}") from None
     settings: dict[str, Any] = {}
     for section, table in tables.items():
         if section not in Settings.model_fields:

@@ -50,7 +50,7 @@ def test_generate_prints_answer_on_stdout_and_one_statistics_line_on_stderr(draf
     [
         ("AUTOREGRESSIVE", "model: no draft model is loaded", 0, " · model: no draft model is loaded"),
         ("SPECULATIVE", "flag: on (default variant)", 0, " · nothing was drafted"),
-        ("SPECULATIVE", "flag: on (default variant)", 4, " tokens a draft"),
+        ("SPECULATIVE", "flag: on (default variant)", 4, " tokens per draft"),
         ("SPECULATIVE", "flag: on (default variant); model: it is unfit, so …", 4, " · model: it is unfit, so …"),
     ],
 )
@@ -71,7 +71,7 @@ def test_generate_summary_counts_undrafted_steps_and_without_draft_model_names_h
     )
     finished = inference.Finished(mode=plan.mode, counts=inference.DraftCounts(steps=33, parked_steps=20))
     answer = Answer("x", (1,), (), inference.Started(plan=plan), finished)
-    assert " · 20 of 33 steps drafted nothing (parked): it would not have paid" in summary(answer)
+    assert " steps drafted, 20 were parked: drafting would not have paid" in summary(answer)
     assert "draftd docs" not in summary(answer)
     line = summary(answer, draft_model=False)
     assert line.endswith(" · model: none · see `draftd docs choosing-a-draft`")
@@ -486,7 +486,7 @@ def test_status_prefix_cache_line_gives_capacity_in_tokens_and_a_warning_line_be
     cache = pb.PrefixCache(limit_bytes=8_000_000, warning="too small: set more")
     status_lines = lines(pb.GetStatusResponse(model=model, prefix_cache=cache), datetime.now(UTC))
     at = [name for name, _ in status_lines].index("prefix cache")
-    assert status_lines[at][1].startswith("0 B of 8 MB (8,000 tokens), 0 texts")
+    assert status_lines[at][1].startswith("0 B of 8 MB (room for 8,000 tokens), 0 texts")
     assert status_lines[at + 1] == ("", "too small: set more")
 
 

@@ -170,7 +170,10 @@ def test_every_command_entry_point_in_pyproject_is_listed_and_loads() -> None:
         ("top --save", "--save: a value must follow it"),
         ("level --json hold full", "give --json after `hold`"),
         ("serve --tls-cert /none", "server.tls_cert: got '/none'; allowed: an existing file"),
-        ("serve /models/a", "argument: got '/models/a'; allowed: no argument: use --model /models/a"),
+        (
+            "serve /models/a",
+            "argument: got '/models/a'; allowed: no argument: use --model /models/a, or --set NAME=VALUE",
+        ),
     ],
 )
 def test_wrong_command_line_exits_2_with_one_line_naming_argument_and_allowed_values(

@@ -379,7 +379,7 @@ def test_hold_text_gives_end_time_and_time_left_or_until_released() -> None:
 
 
 def test_ladder_position_text_counts_levels_down_from_the_top() -> None:
-    assert ladder.fields(state(), AT)[0][1].endswith(" (the top)")
+    assert ladder.fields(state(), AT)[0][1].endswith(" (the top of the ladder)")
     assert ladder.fields(state(position=4), AT)[0][1].endswith(" (4 of 4 down)")
     assert ladder.current(state(position=3)) == "light_draft prompt_lookup"
 

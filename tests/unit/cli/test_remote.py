@@ -80,15 +80,15 @@ def test_level_command_prints_remote_level_on_lines_after_the_local_level() -> N
     now = datetime.fromtimestamp(NOW, UTC)
     state = reply.fallback(fallback_state(remote=LOWERED))
     assert ladder.fields(state, now) == [
-        ("level", "full (the top)"),
+        ("level", "full (the top of the ladder)"),
         ("remote", "streaming (1 of 2 down)"),
         ("", "since 1 min ago: remote_round_trip: round trip 800 ms"),
         ("", "asked remote_round_trip asks for streaming: round trip 800 ms"),
         ("", "next no step up while asked for by remote_round_trip"),
     ]
     well = reply.fallback(fallback_state(remote=RemoteState(LadderState(), (), 600.0)))
-    assert ladder.fields(well, now) == [("level", "full (the top)")]
-    assert ("remote", "speculative (the top)") in ladder.fields(well, now, whole=True)
+    assert ladder.fields(well, now) == [("level", "full (the top of the ladder)")]
+    assert ("remote", "speculative (the top of the ladder)") in ladder.fields(well, now, whole=True)
     state.remote.demands.pop()
     assert ladder.fields(state, now)[-1] == (
         "",

@@ -50,6 +50,10 @@ _COLUMNS = (
     *("drafts\naccepted", "tokens\nper draft", "same\ntext"),
 )
 _BOTH = "two figures: autoregressive → speculative"
+_SUMMED_UP = (
+    "A row of several prompts has medians, each of its own column; the speed-up is the median of the prompts' ratios. "
+    "Acceptance and tokens per draft (accepted tokens + 1 of the target's own) are over all their steps."
+)
 _DEMO: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "pairs": ("prompts", str),
     "autoregressive_tokens_per_second": ("autoregressive\ntokens/s", rate),
@@ -122,7 +126,7 @@ def _show_pairs(pairs: Sequence[Pair], summary: Mapping[str, Any], *, json: bool
         output.print_json({"summary": shorten_figures(summary), "groups": groups, "pairs": each_pair})
     else:
         output.print_table(_COLUMNS, _rows(pairs, summary))
-        output.stderr().print(_BOTH, style="dim")
+        output.stderr().print(f"{_BOTH}. {_SUMMED_UP}", style="dim")
 
 
 def _show_ways(answers: Sequence[Mapping[str, Any]], *, json: bool) -> None:
@@ -358,7 +362,7 @@ def _show_pairs_live(
 def _show_summary(out: Console, groups: Mapping[str, Mapping[str, Any]], save: Path | None) -> None:
     columns = ("workload", *(heading for heading, _ in _DEMO.values()))
     out.print(output.table(out, columns, [_demo_row(name, group) for name, group in groups.items()]))
-    out.print("")
+    out.print(f"[dim]{_SUMMED_UP}[/]\n")
     if save is not None:
         output.save_picture(save, out.export_svg(title="make demo"))
 

@@ -60,7 +60,7 @@ def depth(daemon: options.DaemonOptions, json: options.Json = False) -> None:
     depths = [str(depth) for depth in range(1, deepest + 1)]
     print("Time of a step without drafts, and of one that drafts so many tokens over that:")
     drafted = [f"{depth} drafted" for depth in depths]
-    output.print_table(("drafter", "sequences", "price", "no drafts", *drafted), _costs(reply))
+    output.print_table(("drafter", "sequences", "cost is", "no drafts", *drafted), _costs(reply))
     if not reply.yields:
         print("No acceptance is learnt yet: nothing was drafted, or only at fixed depths.")
         return

@@ -318,11 +318,14 @@ def summary(answer: Answer, *, draft_model: bool = True) -> str:
     ]
     if counts.drafted:
         parts.append(f"{counts.accepted} of {counts.drafted} drafted accepted ({percent(counts.acceptance)})")
-        parts.append(f"{length(counts.mean_accepted_length)} tokens a draft")
+        parts.append(f"{length(counts.mean_accepted_length)} tokens per draft")
     elif planned and not counts.parked_steps:
         parts.append("nothing was drafted")
     if counts.parked_steps:
-        parts.append(f"{counts.parked_steps} of {counts.steps} steps drafted nothing (parked): it would not have paid")
+        parts.append(
+            f"{counts.drafts} of {counts.steps} steps drafted, {counts.parked_steps} were parked: "
+            "drafting would not have paid"
+        )
     parts += route_summary(answer)
     if answer.finished.reason == pb.FINISH_REASON_LENGTH:
         parts.append("cut off by max_tokens")

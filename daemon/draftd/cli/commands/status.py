@@ -53,8 +53,8 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         *([("", _prefix_disk(status.prefix_cache))] if status.prefix_cache.disk_files else []),
         (
             "tokens",
-            f"{status.output_tokens} in {counts.target_forwards} forward passes of the target, "
-            f"{status.prefilled_tokens} of prompts computed",
+            f"{status.output_tokens} generated in {counts.target_forwards} forward passes of the target; "
+            f"{status.prefilled_tokens} prompt tokens computed",
         ),
     ]
     rows += [(name, value.plain) for name, value in (*ranks.rows(status), *remote.rows(status))]
@@ -62,7 +62,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         rows.append(("batching", f"none, each request has forward passes of its own: {model.batched_reason}"))
     if counts.drafted:
         accepted = f"{counts.accepted} of {counts.drafted} tokens accepted ({percent(counts.acceptance)})"
-        drafts = f"{length(counts.mean_accepted_length)} tokens a draft, {counts.rollbacks} rollbacks"
+        drafts = f"{length(counts.mean_accepted_length)} tokens per draft, {counts.rollbacks} rollbacks"
         rows.append(("drafts", f"{accepted}, {drafts}"))
     if status.drafter_errors:
         rows.append(("drafter errors", str(status.drafter_errors)))
@@ -137,7 +137,7 @@ def _prefix_cache(cache: pb.PrefixCache, model: inference.GetModelResponse) -> s
         return "off"
     room = prefix_room(cache.limit_bytes, model.position_bytes, model.sequence_bytes)
     texts = f"{cache.entries} text{'s' * (cache.entries != 1)}"
-    room_text = f"{size(cache.bytes)} of {size(cache.limit_bytes)}{room and f' ({room})'}, {texts}"
+    room_text = f"{size(cache.bytes)} of {size(cache.limit_bytes)}{room and f' (room for {room})'}, {texts}"
     text = f"{room_text}; {cache.hits} of {cache.lookups} requests reused {cache.read_tokens} tokens"
     return text + (f", {cache.unfit} were too long for it" if cache.unfit else "")
 

@@ -57,7 +57,7 @@ def speculation(seen: StatusHistory) -> list[FigureRow]:
     lines = []
     for name, field, shown in (
         ("accepted", "acceptance", figures.percent),
-        ("tokens a draft", "mean_length", figures.length),
+        ("tokens per draft", "mean_length", figures.length),
         ("speed-up", "speedup", figures.times),
         (f"depth, of {seen.status.max_draft_tokens}", "depth", figures.tenths),
         ("steps drafted", "drafting", figures.percent),

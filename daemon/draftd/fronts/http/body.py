@@ -328,6 +328,8 @@ def parse_body(kind: type[B], data: bytes) -> B:
         if error.errors()[0]["type"] == "json_invalid" and (whole := _without_halves(data)) is not None:
             return parse_body(kind, whole)
         field, value, allowed = wrong_field(error)
+        if error.errors()[0]["type"] == "extra_forbidden":
+            allowed = f"only the fields {', '.join(DraftdFields.model_fields)}"
         raise InvalidRequest(field or "body", value, allowed) from None
 
 

@@ -145,7 +145,7 @@ def busy(**fields: Any) -> tuple[pb.GetStatusResponse, pb.GetStatusResponse]:
 FIGURES = (
     "100 tokens/s",  # 1000 of them in ten seconds
     "67%",  # accepted of the minute: 240 of 360
-    "3.40",  # tokens a draft
+    "3.40",  # tokens per draft
     "1.70×",  # (100 + 240) over (100 + 100)
     "depth, of 4",
     "3.6",  # drafted a draft

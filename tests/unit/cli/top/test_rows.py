@@ -38,7 +38,7 @@ def stepped_down(**more: Any) -> StatusHistory:
 def test_top_rows_of_an_idle_daemon_show_dashes() -> None:
     lines = said(history(status()))
     assert lines["tokens/s"].startswith("–")
-    for name in ("headroom", "MLX", "GPU", "thermal", "accepted", "tokens a draft", "speed-up"):
+    for name in ("headroom", "MLX", "GPU", "thermal", "accepted", "tokens per draft", "speed-up"):
         assert "–" in lines[name]
         assert not any(digit in lines[name] for digit in "123456789"), name
 
