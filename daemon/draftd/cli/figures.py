@@ -41,7 +41,7 @@ def both(slow: float | None, fast: float | None, factor: float = 1.0) -> str:
 
 def export_state(exporting: bool) -> str:
     """Says whether spans, metrics and logs are exported."""
-    return "exporting" if exporting else "not exporting (no OTEL endpoint)"
+    return "on (an OTEL endpoint is set)" if exporting else "off (no OTEL endpoint)"
 
 
 def in_local_time(text: str, zone: tzinfo | None = None) -> str:

@@ -91,13 +91,14 @@ def what_next(state: pb.FallbackState, now: datetime) -> str:
     demands = [(_leads(state, demand), demand) for demand in state.demands]
     if state.HasField("hold"):
         if state.hold.HasField("until") and moment(state.hold.until) <= now:
-            return "the hold is over: the level moves once its weights are loaded"
+            return "the hold is over; the level moves when its drafters are ready"
         if state.hold.position == state.position:
             return "stays: it is held"
         return f"moving to {label(state.ladder[state.hold.position])}, where it is held"
     if lower := [(position, demand) for position, demand in demands if position > state.position]:
         position, demand = max(lower, key=lambda entry: entry[0])
-        return f"stepping down to {label(state.ladder[position])}: asked for by {demand.signal}"
+        when = "" if demand.hard else " within one cooldown"
+        return f"stepping down to {label(state.ladder[position])}{when}: asked for by {demand.signal}"
     if not state.position:
         return ""
     if barring := {demand.signal for position, demand in demands if position >= state.position}:

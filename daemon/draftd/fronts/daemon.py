@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from draftd import __version__
-from draftd.core import DaemonState, FinishReason
+from draftd.core import DaemonState, FallbackLevel, FinishReason
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.errors import ConfigError, ModelLoadError, NotServing
 from draftd.fronts.grpc.control import ControlServicer, DaemonParts
@@ -309,8 +309,13 @@ class Daemon:
     def _announce_model(self) -> None:
         """Announces what will be drafted, the prefix cache, and the model. Raises NotServing."""
         info, most = self._worker.info, self._parts.planner.max_draft_tokens
-        is_off = info.speculation_available and most and self._parts.flags.state().default_variant == "off"
-        self._announce(f"speculation: {'off by the flag, else ' * bool(is_off)}{info.speculation(most)}")
+        obstacle = ""
+        if info.speculation_available and most:
+            if self._parts.flags.state().default_variant == "off":
+                obstacle = "off by the flag, else "
+            elif self._parts.planner.ladder.level.kind is FallbackLevel.AUTOREGRESSIVE:
+                obstacle = "none at level autoregressive, else "
+        self._announce(f"speculation: {obstacle}{info.speculation(most)}")
         if limit := self._worker.status().prefix.limit_bytes:
             self._announce(f"prefix cache: {limit / 1e6:,.0f} MB, room for {info.prefix_room(limit)}")
         self._announce(f"serving {info.model} on {self.address}")

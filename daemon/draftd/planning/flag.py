@@ -226,9 +226,11 @@ class FlagService:
         if reason and reason != self._error:
             self._error = reason
             log.warning(
-                "flag source %s: %s; the last good state, or else the default, is in force",
+                "flag source %s: %s; until it is mended, %s is %s",
                 self._backend.source,
                 reason,
+                SPECULATION.key,
+                self._resolve(SPECULATION).variant,
             )
 
     def _wait_until_set(self, flag: Flag, variant: str) -> bool:

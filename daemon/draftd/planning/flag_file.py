@@ -141,8 +141,11 @@ class FlagFile:
         """Changes `defaultVariant` only, and returns the previous one; empty if the file lacked the flag.
 
         Raises InvalidRequest for an unknown variant, FlagReadOnly if the file cannot be rewritten without loss."""
+        if self.path.suffix == ".yaml":
+            raise FlagReadOnly(f"{self.path} is YAML, which the daemon does not rewrite: edit it by hand")
         if not self.writable:
-            raise FlagReadOnly(f"{self.path} cannot be rewritten by the daemon: edit it by hand")
+            folder = self.path.resolve().parent
+            raise FlagReadOnly(f"{folder} cannot be written: make it writable, or set flag.file to another file")
         try:
             if self.create_if_missing({flag: variant}):
                 return ""

@@ -268,7 +268,7 @@ def test_status_command_prints_state_context_layers_and_speculation(draftd: Run)
     assert ran.code == 0
     said = dict(line.split(maxsplit=1) for line in ran.out.splitlines())
     assert said["state"].startswith("serving for ")
-    assert said["telemetry"].startswith("not exporting")
+    assert said["telemetry"].startswith("off (no")
     assert "tokens accepted" in said["drafts"]
     assert said["context"].startswith("4,096 tokens; KV cache: 16 KB per 1,000 tokens")
     assert said["layers"] == "1 × full attention"

@@ -14,7 +14,7 @@ from draftd.cli.commands.generate import summary as one_line
 from draftd.cli.figures import both, milliseconds, size
 from draftd.client.client import Ask, CallError
 from draftd.client.gathering import Answer, Piece, gather, split
-from draftd.client.timing import Capture, decode_tokens_per_second, time_to_first_token
+from draftd.client.timing import Capture, time_to_first_token
 from draftd.core import DecodeMode, SamplingParams, WorkloadClass
 from draftd.protocol import plain
 from draftd.v1 import control_pb2 as control
@@ -41,7 +41,7 @@ def test_compare_pair_runs_prompt_autoregressively_and_speculatively(served: Ser
     assert pair.identical is True
     assert len(fast.answer.tokens) == 24
     summary = summarise([pair])
-    assert summary["speculative_tokens_per_second"] == decode_tokens_per_second(fast)
+    assert summary["speculative_tokens_per_second"] == fast.answer.finished.timings.decode_tokens_per_second > 0
     assert summary["acceptance"] == fast.answer.counts.acceptance
     assert summary["speculative_time_to_first_token"] == time_to_first_token(fast)
 
@@ -81,7 +81,8 @@ def pair(group: str, slow: float, fast: float, *, same: bool = True, greedy: boo
 def paced(rate: float, *, chunks: int = 11, first_token: int = 1, counts: pb.DraftCounts | None = None) -> Capture:
     """A capture of one token a chunk, `rate` of them a second."""
     tokens = [first_token, *range(2, chunks + 1)]
-    finished = pb.Finished(counts=counts, usage=pb.Usage(output_tokens=chunks))
+    timings = pb.Timings(decode_tokens_per_second=rate if chunks > 1 else None)
+    finished = pb.Finished(counts=counts, usage=pb.Usage(output_tokens=chunks), timings=timings)
     responses = [pb.GenerateResponse(chunk=pb.Chunk(token_ids=[token])) for token in tokens]
     arrivals = [0.1 + place / rate for place in range(chunks + 1)]
     return Capture(0.0, 0.0, arrivals[-1], tuple(arrivals), (*responses, pb.GenerateResponse(finished=finished)))

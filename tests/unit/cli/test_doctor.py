@@ -365,7 +365,7 @@ def test_doctor_accepts_flag_file_in_a_folder_yet_to_be_created_but_not_a_folder
     assert check_flag(settings(flag__file=tmp_path), {}).verdict is Severity.BAD
 
 
-def test_doctor_names_the_per_port_flag_file_and_notes_an_unused_legacy_flag_file(tmp_path: Path) -> None:
+def test_doctor_names_the_flag_file_its_fault_and_an_unused_legacy_flag_file(tmp_path: Path) -> None:
     environ, mine = {"XDG_STATE_HOME": str(tmp_path)}, settings(server__port=50551)
     own, old = tmp_path / "draftd" / "50551" / "flags.json", tmp_path / "draftd" / "flags.json"
     assert check_flag(mine, environ).text == f"{own} (will be written)"
@@ -373,6 +373,10 @@ def test_doctor_names_the_per_port_flag_file_and_notes_an_unused_legacy_flag_fil
     old.touch()
     assert f"with the flags of {old}" in check_flag(mine, environ).text
     own.touch()
+    finding = check_flag(mine, environ)
+    assert finding.verdict is Severity.BAD
+    assert f"{own}: not valid JSON" in finding.text
+    own.write_text('{"flags": {}}')
     finding = check_flag(mine, environ)
     assert finding.verdict is Severity.NOTE
     assert f"remove {old}" in finding.mend

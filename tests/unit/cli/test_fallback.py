@@ -330,7 +330,7 @@ def signal(level: FallbackLevel, *, hard: bool = False, cause: Cause = Cause.ACC
         ({"position": 1, "wait": 60.0}, "up once a probe of a level above is good"),
         ({"position": 4}, "up in 3 min, once a probe of a level above is good"),
         ({"signals": (signal(FallbackLevel.SHORT_BLOCK),)},
-         "stepping down to short_block 2: asked for by acceptance_floor"),
+         "stepping down to short_block 2 within one cooldown: asked for by acceptance_floor"),
         (
             {"position": 1, "signals": (signal(FallbackLevel.SHORT_BLOCK), signal(FallbackLevel.AUTOREGRESSIVE,
              hard=True, cause=Cause.MEMORY))},
@@ -346,7 +346,7 @@ def signal(level: FallbackLevel, *, hard: bool = False, cause: Cause = Cause.ACC
         ),
         ({"position": 2, "hold": Hold(2)}, "stays: it is held"),
         ({"position": 2, "hold": Hold(0)}, "moving to full, where it is held"),
-        ({"position": 2, "hold": Hold(2, NOW)}, "the hold is over: the level moves once its weights are loaded"),
+        ({"position": 2, "hold": Hold(2, NOW)}, "the hold is over; the level moves when its drafters are ready"),
         (
             {"position": 2, "missing": {DRAFT_MODEL: "no draft model is loaded"}},
             "up in 3 min: its drafter is not there, so there is nothing to probe",

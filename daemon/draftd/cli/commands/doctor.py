@@ -26,6 +26,7 @@ from draftd.errors import ConfigError
 from draftd.listening import other_port, try_listening
 from draftd.models import blas
 from draftd.models.tokenizer import Tokenizer
+from draftd.planning.flag_file import SPECULATION, FlagFile
 from draftd.settings import RemoteSettings, Settings
 from draftd.settings.certificates import certificate_files, load_certificate
 from draftd.verifier_client.codec import VERSION
@@ -176,10 +177,15 @@ def check_flag(settings: Settings, environ: Mapping[str, str]) -> Finding:
     file = flag.file or own_flag_file(settings, environ)
     if file is None:
         return note("flag", "server.port is 0: a temporary file, and the flags are not kept over a restart")
-    if flag.file is None and (why := _unusable(file.parent)):
-        return note("flag", f"{file.parent} {why}: a temporary file, and the flags are not kept over a restart")
     if file.is_dir() or _unusable(file.parent):
-        return bad("flag", f"{file} cannot be written", "set flag.file to one that can")
+        mend = "make its folder writable, or set flag.file to another file"
+        return bad("flag", f"{file} cannot be written: the flags cannot be set", mend)
+    if file.exists() and file.suffix != ".yaml":
+        try:
+            FlagFile(file).read()
+        except ValueError as error:
+            mend = "correct it, or delete it to begin with the default"
+            return bad("flag", f"{file}: {error}: {SPECULATION.key} is {flag.default_variant} until it is mended", mend)
     shown = f"{file}{'' if file.exists() else ' (will be written)'}"
     if flag.file is not None:
         return ok("flag", f"{shown}; all daemons with this file follow it")

@@ -60,7 +60,11 @@ def _show(reply: control_pb2.GetFlagResponse) -> None:
         ("value", str(FlagResolution(evaluated.variant, evaluated.variant, evaluated.reason))),
         ("default", state.default_variant or "decided by the provider"),
         ("variants", ", ".join(state.variants)),
-        ("provider", f"{state.provider}: {state.source}" + ("" if state.writable else " (read-only)")),
+        (
+            "provider",
+            f"{state.provider}: {state.source}"
+            + ("" if state.writable else f" (cannot be set here{state.error and ': '}{state.error})"),
+        ),
         ("acts on", _followers(state)),
     ]
     output.print_fields(rows, 9)

@@ -157,7 +157,7 @@ FIGURES = (
     "42",  # finished
     "2, 2 in 10 s",
     "7, 7 in 10 s",
-    "exporting",
+    "on (an OTEL",
     "−1.5 GB, floor 10.0 GB of 24.0 GB",
     "warn, swapped in 12 MB",
     "5.0 GB, cache 300 MB, peak 6.1 GB",

@@ -93,7 +93,7 @@ def test_top_message_for_a_lost_daemon_gives_reason_and_time_to_next_retry(retry
     ("fields", "row", "text"),
     [
         ({"flag": pb.FlagState(error="not valid JSON")}, "flag", "on · not valid JSON"),
-        ({"telemetry_exporting": False}, "telemetry", "not exporting (no OTEL endpoint)"),
+        ({"telemetry_exporting": False}, "telemetry", "off (no OTEL endpoint)"),
         ({"drafter_errors": 3, "verifier_errors": 1}, "failed", "0, errors: 3 drafter, 1 verifier"),
     ],
 )
