@@ -49,10 +49,8 @@ _COLUMNS = (
     *("drafts\naccepted", "tokens\nper draft", "same\ntext"),
 )
 _BOTH = "two figures: autoregressive → speculative"
-_SUMMED_UP = (
-    "A row of several prompts has medians, each of its own column; the speed-up is the median of the prompts' ratios. "
-    "Acceptance and tokens per draft (accepted tokens + 1 of the target's own) are over all their steps."
-)
+_SUMMED_UP = """A row of several prompts has medians, each of its own column (speed-up: of the prompts' ratios). \
+Acceptance and tokens per draft (accepted tokens + 1 of the target's own) are over all their steps."""
 _DEMO: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "pairs": ("prompts", str),
     "autoregressive_tokens_per_second": ("autoregressive\ntokens/s", rate),
@@ -95,10 +93,9 @@ def compare(
 ) -> None:
     """Decode the same prompts with and without drafts, and compare. Exits 1 if a greedy pair of texts differs.
 
-    A pair of figures is autoregressive → speculative. "Gap p95" is the 95th percentile of the time between chunks,
-    "tokens per draft" a mean. With --strategies, each strategy decodes the prompts instead, and seconds, quality class
-    and cost of the answers are compared. The embedded pair was not trained to edit: it gets prompts of the workload
-    class edit only with --workload edit.
+    A pair of figures is autoregressive → speculative. "Gap p95" is the 95th percentile of the time between chunks.
+    With --strategies, each strategy decodes the prompts instead, and seconds, quality class and cost of the answers are
+    compared. The embedded pair was not trained to edit: it gets prompts of class edit only with --workload edit.
     """
     ways = None if strategies is None else by_strategy.chosen_ways(strategies)
     own = prompts.from_texts(prompt or []) + (prompts.from_file(file) if file is not None else [])
@@ -111,8 +108,7 @@ def compare(
             _show_ways(list(by_strategy.run_ways(client, asks, ways)), json=json)
             return
         pairs = [pair for _, pair in run_pairs(client, base, chosen, repeat)]
-    summary = summarise(pairs)
-    _show_pairs(pairs, summary, json=json)
+    _show_pairs(pairs, summary := summarise(pairs), json=json)
     if differ := summary["comparable"] - summary["identical"]:
         output.complain(f"{differ} greedy pairs differ")
         raise typer.Exit(1)
@@ -160,10 +156,8 @@ class Pair:
 
 
 def _decode_speed(side: Capture) -> float | None:
-    """Returns the decode tokens per second that the daemon measured, because a busy client may receive several chunks
-    at once; None for a single chunk."""
-    timings = side.answer.finished.timings
-    return timings.decode_tokens_per_second if timings.HasField("decode_tokens_per_second") else None
+    """Returns the daemon's own figure, as a busy client may receive several chunks at once; None for a single chunk."""
+    return side.answer.finished.timings.decode_tokens_per_second or None
 
 
 def run_pair(client: DraftdClient, ask: Ask, name: str, group: str, *, speculative_first: bool = False) -> Pair:
