@@ -133,7 +133,8 @@ max_batch = 4
 ```
 
 An unknown name is an error. An empty variable unsets a setting whose default is "unset". Relative paths start at the
-working directory. `OTEL_*` variables are not listed here; see [telemetry.md](telemetry.md).
+working directory, which is `/` for a service of launchd or systemd; `~/` is the home folder. `OTEL_*` variables are not
+listed here; see [telemetry.md](telemetry.md).
 """
 
 

@@ -28,8 +28,9 @@ class HardwareSettings(Section):
     period_seconds: FiniteFloat = Field(default=5.0, ge=0.1, le=3600)
     """Seconds between two readings of memory, heat and power."""
     memory_floor_bytes: int | None = Field(default=None, ge=0, le=2**50)
-    """Memory in bytes to leave to other programs. The headroom, from which the engine's memory limits are computed, is
-    what is available above it. Unset: 10/24 of the machine's memory, which is 10 GB of 24."""
+    """Memory in bytes to leave to other programs. The headroom is what is available above it. The engine's memory
+    limits are computed from the headroom, or from an eighth of what is available if that is more. Unset: 10/24 of the
+    machine's memory; a 16 GB Mac has 17.2 GB in decimal figures, so its floor is 7.2 GB."""
 
 
 class CostSettings(Section):

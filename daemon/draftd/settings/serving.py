@@ -48,8 +48,8 @@ class ModelSettings(Section):
     """Offer the drafter prompt_lookup, which needs no draft model: it finds the latest tokens earlier in the prompt or
     answer, and proposes what followed them there."""
     drafter: DrafterName | None = None
-    """Drafter of requests that name none: draft_model, light_draft_model or prompt_lookup. Unset: draft_model;
-    with automatic depth, prompt_lookup and forced tokens replace it in steps in which they promise more."""
+    """Drafter of requests that name none: draft_model, light_draft_model or prompt_lookup. Under automatic depth
+    prompt_lookup also drafts where it promises more, unless model.prompt_lookup is false. Unset: draft_model."""
     generic_tools: bool = True
     """If the model's chat template takes no tools, describe a request's tools to the model as text in the system
     message. False: requests with tools are refused."""
@@ -147,8 +147,9 @@ class EngineSettings(Section):
     kv_cache_bytes: int | None = Field(default=None, ge=1, le=2**50)
     """Memory in bytes for the key-value caches of running requests. A request waits until its cache at full length
     fits, and is refused if it could never fit. Unset: three quarters of the headroom (see hardware.memory_floor_bytes)
-    after loading, or an eighth of the machine's memory if the headroom is unknown; in any case room for one text of the
-    whole context, if that takes no more than this eighth."""
+    after loading, or an eighth of the machine's memory if the headroom is unknown. But at least the need of one text as
+    long as the context, or an eighth of the machine's memory if that is less, even if that takes memory below the
+    floor."""
     max_draft_tokens: int = Field(default=4, ge=0, le=16)
     """Most tokens drafted in one step. 0: no speculation."""
     depth_mode: DepthMode = DepthMode.AUTOMATIC
