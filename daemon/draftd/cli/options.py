@@ -34,7 +34,10 @@ decoding = partial(typer.Option, rich_help_panel="How to decode")
 PATIENCE = 600.0
 
 Wait = Annotated[
-    float, typer.Option("--wait", min=0, help="Longest wait in seconds while the model loads. 0: no wait.")
+    float,
+    typer.Option(
+        "--wait", min=0, help="Longest wait in seconds while the model loads, once the daemon listens. 0: no wait."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Patience = Annotated[

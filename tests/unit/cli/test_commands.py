@@ -50,7 +50,7 @@ def test_generate_prints_answer_on_stdout_and_one_statistics_line_on_stderr(draf
     [
         ("AUTOREGRESSIVE", "model: no draft model is loaded", 0, " · model: no draft model is loaded"),
         ("SPECULATIVE", "flag: on (default variant)", 0, " · nothing was drafted"),
-        ("SPECULATIVE", "flag: on (default variant)", 4, " tokens per draft"),
+        ("SPECULATIVE", "flag: on (default variant)", 4, " tokens per draft, the target's own included"),
         ("SPECULATIVE", "flag: on (default variant); model: it is unfit, so …", 4, " · model: it is unfit, so …"),
     ],
 )
@@ -308,7 +308,7 @@ def served(**fields: Any) -> pb.GetStatusResponse:
     return status
 
 
-OFF = "off by the flag, unless one of its targeting rules allows it; level full"
+OFF = "off by the flag, unless one of its targeting rules (flag get) allows it for a request"
 REFUSED = {"drafters": ["prompt_lookup", "grammar"], "speculation_reason": "it is another family's"}
 
 

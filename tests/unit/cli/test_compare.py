@@ -157,7 +157,7 @@ def test_figure_formatters_print_units_and_a_dash_for_a_missing_value() -> None:
     assert [size(n) for n in (5, 1500, 42_755_072, 16_000_000_000)] == ["5 B", "2 KB", "43 MB", "16.0 GB"]
     line = one_line(answer((1, 2), 123.4, drafted=8, accepted=6, drafts=2))
     assert "6 of 8 drafted accepted (75%)" in line
-    assert "4.00 tokens per draft" in line
+    assert "4.00 tokens per draft, the target's own included" in line
 
 
 def test_plain_conversion_of_protobuf_yields_short_enum_names_seconds_and_none_for_unset() -> None:

@@ -50,7 +50,7 @@ _COLUMNS = (
 )
 _BOTH = "two figures: autoregressive → speculative"
 _SUMMED_UP = """A row of several prompts has medians, each of its own column (speed-up: of the prompts' ratios). \
-Acceptance and tokens per draft (accepted tokens + 1 of the target's own) are over all their steps."""
+Acceptance and tokens per draft (accepted tokens + 1 of the target's own) are over all steps that drafted."""
 _DEMO: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "pairs": ("prompts", str),
     "autoregressive_tokens_per_second": ("autoregressive\ntokens/s", rate),

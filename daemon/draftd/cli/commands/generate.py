@@ -318,7 +318,7 @@ def summary(answer: Answer, *, draft_model: bool = True) -> str:
     ]
     if counts.drafted:
         parts.append(f"{counts.accepted} of {counts.drafted} drafted accepted ({percent(counts.acceptance)})")
-        parts.append(f"{length(counts.mean_accepted_length)} tokens per draft")
+        parts.append(f"{length(counts.mean_accepted_length)} tokens per draft, the target's own included")
     elif planned and not counts.parked_steps:
         parts.append("nothing was drafted")
     if counts.parked_steps:

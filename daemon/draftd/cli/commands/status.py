@@ -62,7 +62,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         rows.append(("batching", f"none, each request has forward passes of its own: {model.batched_reason}"))
     if counts.drafted:
         accepted = f"{counts.accepted} of {counts.drafted} tokens accepted ({percent(counts.acceptance)})"
-        drafts = f"{length(counts.mean_accepted_length)} tokens per draft, {counts.rollbacks} rollbacks"
+        drafts = f"{length(counts.mean_accepted_length)} tokens per draft (the target's own included), {counts.rollbacks} rollbacks"
         rows.append(("drafts", f"{accepted}, {drafts}"))
     if status.drafter_errors:
         rows.append(("drafter errors", str(status.drafter_errors)))
@@ -158,7 +158,7 @@ def _speculation(status: pb.GetStatusResponse) -> str:
     if not (model.speculation_available and most):
         return depth
     if status.flag_variant == "off":
-        return f"off by the flag, unless one of its targeting rules allows it; level {level}"
+        return "off by the flag, unless one of its targeting rules (flag get) allows it for a request"
     if not allowed:
         return f"none at level {level}; flag {status.flag_variant}"
     if fallback.position < len(fallback.ladder):
