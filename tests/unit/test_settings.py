@@ -96,6 +96,7 @@ def test_invalid_environment_variable_error_names_variable_value_and_allowed_val
         ("DRAFTD_SERVER__PRT", "DRAFTD_SERVER__PORT"),
         ("DRAFTD_ENGINE_MAX_BATCH", "DRAFTD_ENGINE__MAX_BATCH"),
         ("DRAFTD_TARGETT", "DRAFTD_TARGET"),
+        ("DRAFTD_ENGINE__MAX_TOKENS", "DRAFTD_ENGINE__DEFAULT_MAX_TOKENS"),
     ],
 )
 def test_unknown_environment_variable_is_refused_with_suggestion(name: str, suggestion: str) -> None:

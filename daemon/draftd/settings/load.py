@@ -240,7 +240,8 @@ def _meant(name: str, allowed: Collection[str]) -> str:
         if _dotted_name(candidate).startswith(f"{section}.")
     }
     if section and siblings and not same:
-        alike = [siblings[match] for match in difflib.get_close_matches(key, siblings, n=1)]
+        longer = [siblings[match] for match in siblings if match.endswith(f"_{key}")]
+        alike = longer or [siblings[match] for match in difflib.get_close_matches(key, siblings, n=1)]
     else:
         alike = difflib.get_close_matches(name, allowed, n=1)
     if close := same or alike:

@@ -90,8 +90,8 @@ class ServerSettings(Section):
     max_concurrent_streams: int = Field(default=256, ge=1, le=65536)
     """Most gRPC calls that one connection may have open at a time. Further calls wait in the client."""
     drain_seconds: Seconds = 20.0
-    """Seconds that running requests may continue after SIGTERM or Ctrl-C. Then the remaining ones,
-    running and waiting, end with UNAVAILABLE (HTTP 503)."""
+    """Seconds that running requests may continue after SIGTERM or Ctrl-C. In this time
+    waiting requests also begin. Those that have not ended then end with UNAVAILABLE (HTTP 503)."""
     write_stall_seconds: Seconds = 30.0
     """A request is cancelled if its client reads nothing for this many seconds. 0: no limit."""
     reflection: bool = True
@@ -133,8 +133,8 @@ class EngineSettings(Section):
     """The engine's limits, and how it decodes."""
 
     queue_capacity: int = Field(default=64, ge=1, le=65536)
-    """Most requests that may wait for the engine. Further requests are refused with RESOURCE_EXHAUSTED (HTTP 429). A
-    request waits until the next step of decoding, even if there is room to run it."""
+    """Most requests that may wait for the engine. Further requests are refused with RESOURCE_EXHAUSTED (HTTP 429). Each
+    request waits until the next step of decoding. So of a burst, even an idle daemon takes at most this number."""
     max_batch: int = Field(default=8, ge=1, le=256)
     """Most requests decoded together. Further requests wait."""
     prefill_chunk: int = Field(default=512, ge=1, le=16384)

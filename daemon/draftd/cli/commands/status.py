@@ -62,8 +62,8 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         rows.append(("batching", f"none, each request has forward passes of its own: {model.batched_reason}"))
     if counts.drafted:
         accepted = f"{counts.accepted} of {counts.drafted} tokens accepted ({percent(counts.acceptance)})"
-        drafts = f"{length(counts.mean_accepted_length)} tokens per draft (the target's own included), {counts.rollbacks} rollbacks"
-        rows.append(("drafts", f"{accepted}, {drafts}"))
+        drafts = f"{length(counts.mean_accepted_length)} tokens per draft, the target's own included"
+        rows.append(("drafts", f"{accepted}, {drafts}; {counts.rollbacks} rollbacks"))
     if status.drafter_errors:
         rows.append(("drafter errors", str(status.drafter_errors)))
     rows.append(("telemetry", export_state(status.telemetry_exporting)))
