@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, GRAMMAR, DrafterName
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, GRAMMAR, PROMPT_LOOKUP, DrafterName
 
 _TEXT = 1000  # tokens of a text in "room for … texts"
 
@@ -20,8 +20,9 @@ def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draf
     most = f"up to {max_draft_tokens} draft tokens at a time"
     if DRAFT_MODEL in drafters:
         return most
-    always = ", ".join(name for name in drafters if name != GRAMMAR)
-    return f"{most} from {always}; {no_draft_model or 'no draft model is loaded'}"
+    others = ", ".join(name for name in drafters if name not in (GRAMMAR, PROMPT_LOOKUP))
+    source = PROMPT_LOOKUP if PROMPT_LOOKUP in drafters else f"{others}, for requests that name it"
+    return f"{most} from {source}; {no_draft_model or 'no draft model is loaded'}"
 
 
 def drafter_in_words(drafter: DrafterName) -> str:

@@ -401,6 +401,7 @@ def test_doctor_accepts_reference_blas_when_mlx_computes_on_cuda(monkeypatch: py
 def test_doctor_reports_invalid_setting_as_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTD_SERVER__PORT", "x")
     assert verdicts(examine(ServeOptions().settings))["settings"] is Severity.BAD
+    assert verdicts(examine(lambda: settings(model__drafter="nosuch")))["settings"] is Severity.BAD
 
 
 def webhook(**overrides: object) -> Settings:
