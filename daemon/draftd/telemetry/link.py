@@ -59,8 +59,8 @@ class Link(logging.Handler):
             down = bool(self._down)
         if down and not was_down:
             _log.warning(
-                "telemetry does not reach its collector at %s (%s). Requests are not affected; spans are dropped when "
-                "the queue is full, counters are complete once the collector is back",
+                "telemetry does not reach its collector at %s (%s). Requests are not affected; spans that cannot be "
+                "sent are lost, counters are complete once the collector is back",
                 endpoint,
                 self._warning or signal,
             )

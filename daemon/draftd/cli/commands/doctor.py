@@ -187,7 +187,7 @@ def check_flag(settings: Settings, environ: Mapping[str, str]) -> Finding:
         try:
             FlagFile(file).read()
         except ValueError as error:
-            mend = "correct it, or delete it to begin with the default"
+            mend = "correct it, which a running daemon notices; or delete it, then the default applies after a restart"
             return bad("flag", f"{file}: {error}: {SPECULATION.key} is {flag.default_variant} until it is mended", mend)
     shown = f"{file}{'' if file.exists() else ' (will be written)'}"
     if flag.file is not None:
@@ -235,7 +235,7 @@ def check_state(settings: Settings, environ: Mapping[str, str]) -> Finding:
     if why := _unusable(folder):
         if named is None:
             return note("state", f"{folder} {why}: the level is not kept over a restart")
-        return bad("state", f"{folder} {why}", "set fallback.state_dir to one that can be written")
+        return bad("state", f"{folder} {why}", "make it writable, or set fallback.state_dir to another folder")
     if _in_use(folder):
         return note("state", f"{folder}: a daemon uses it now")
     return ok("state", f"{folder}{'' if folder.exists() else ' (will be created)'}")
