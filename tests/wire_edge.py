@@ -91,8 +91,13 @@ class Edge:
     async def write(self, message: pb.VerifyRequest) -> int:
         async with self._writing:
             call, connection = self.call, self.connections
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            try:
                 await call.write(message)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                pass
+            except asyncio.CancelledError:
+                if not call.cancelled():  # else another sequence lost the connection during this write
+                    raise
         return connection
 
     async def lose(self, connection: int | None = None) -> None:

@@ -174,7 +174,7 @@ class Inbox:
 
     @property
     def waiting(self) -> frozenset[str]:
-        """The ids of clients' waiting requests."""
+        """The ids of clients' requests that have not begun, in the inbox or taken by the engine."""
         with self._wake:
             return frozenset((*self._waiting, *self._arrived))
 

@@ -230,7 +230,7 @@ class GroupFormation:
         except WrongKey:
             self._refuse(follower, "it has another key than rank 0: distributed.token must be the same on all ranks")
         except ValidationError:
-            raise BadFrame("its HELLO has another protocol version") from None
+            raise BadFrame("the rank's HELLO has another protocol version") from None
         size = self.plan.size
         if not 0 < hello.rank < size:
             self._refuse(follower, f"there is no rank {hello.rank} among {size}: followers are 1 to {size - 1}")

@@ -57,9 +57,9 @@ class Frame(NamedTuple):
         try:
             fields = json.loads(self.body)
         except ValueError as error:
-            raise BadFrame(f"its body is not JSON ({error})") from None
+            raise BadFrame(f"the frame's body is not JSON ({error})") from None
         if not isinstance(fields, dict):
-            raise BadFrame("its body is not a JSON object")
+            raise BadFrame("the frame's body is not a JSON object")
         return fields
 
 

@@ -74,7 +74,7 @@ def signed_fields(received: Frame, key: bytes, challenge: str) -> dict[str, Any]
     """Returns a signed frame's fields. Raises WrongKey, and BadFrame for a body that is not a JSON object."""
     signature, body = received.body[:_SIGNATURE_BYTES], received.body[_SIGNATURE_BYTES:]
     if not hmac.compare_digest(signature, _sign(received.kind, body, key, challenge)):
-        raise WrongKey("its distributed.token differs from this rank's")
+        raise WrongKey("the sender's distributed.token differs from this rank's")
     return received._replace(body=body).fields()
 
 
