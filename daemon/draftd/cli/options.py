@@ -22,6 +22,7 @@ from draftd.strategies import QualityClass, Strategy
 
 if TYPE_CHECKING:
     from draftd.client.client import DraftdClient
+    from draftd.engine.drafters.registry import DrafterRegistry
 
 Quality = Literal["draft", "standard", "professional"]
 
@@ -319,3 +320,11 @@ def _help(text: str, examples: Sequence[str]) -> str:
         shown = (example.replace("[", r"\[") for example in examples)
         paragraphs += ["[bold]Examples[/]", *(f"[dim]$[/] {example}" for example in shown)]
     return "\n\n".join(paragraphs)
+
+
+def check_drafters(settings: Settings, drafters: DrafterRegistry) -> None:
+    """Raises ConfigError for a setting that names a drafter which is not registered."""
+    if settings.model.drafter is not None:
+        drafters.get(settings.model.drafter, "model.drafter")
+    for name in settings.fallback.lighter:
+        drafters.get(name, "fallback.lighter")

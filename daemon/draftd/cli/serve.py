@@ -16,9 +16,10 @@ from typing import TypeVar
 
 from draftd.cli import logs
 from draftd.cli.credentials import Credentials, Hangup
+from draftd.cli.options import check_drafters
 from draftd.cli.persistent_state import PersistentState, paths_of, quiet_transformers
 from draftd.client.signals import handle_signals
-from draftd.engine.drafters.registry import DrafterRegistry, built_in_drafters
+from draftd.engine.drafters.registry import built_in_drafters
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.limits import Limits, RemoteLimits
 from draftd.engine.loop import EngineWorker
@@ -314,14 +315,6 @@ def _unless_loading(ask: Callable[[], T]) -> T | None:
         return ask()
     except NotServing:
         return None
-
-
-def check_drafters(settings: Settings, drafters: DrafterRegistry) -> None:
-    """Raises ConfigError for a setting that names a drafter which is not registered."""
-    if settings.model.drafter is not None:
-        drafters.get(settings.model.drafter, "model.drafter")
-    for name in settings.fallback.lighter:
-        drafters.get(name, "fallback.lighter")
 
 
 def _check_port(server: ServerSettings) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from draftd.cli.serve import check_drafters
+from draftd.cli.options import check_drafters
 from draftd.core import BUILT_IN_DRAFTERS, PROMPT_LOOKUP, DepthMode, SamplingParams
 from draftd.engine.drafters.base import Draft, DraftSequence, Text, TextDrafter, merge
 from draftd.engine.drafters.draft_model import DraftModel

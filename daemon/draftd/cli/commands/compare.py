@@ -40,7 +40,7 @@ from draftd.v1 import control_pb2
 _ANSWER_SECONDS = 600.0
 _SHOWN_PAIRS = 24  # more are shown by group only
 _FIGURES: Mapping[str, Callable[[Capture], float | None]] = {
-    "tokens_per_second": lambda side: _decode_speed(side),
+    "tokens_per_second": lambda side: side.answer.tokens_per_second,  # the daemon's: a client may receive late
     "time_to_first_token": time_to_first_token,
     "inter_chunk_p95": lambda side: quantile(inter_chunk(side), 0.95),
 }
@@ -151,13 +151,8 @@ class Pair:
 
     @property
     def speedup(self) -> float | None:
-        slow, fast = map(_decode_speed, (self.autoregressive, self.speculative))
+        slow, fast = self.autoregressive.answer.tokens_per_second, self.speculative.answer.tokens_per_second
         return fast / slow if slow and fast else None
-
-
-def _decode_speed(side: Capture) -> float | None:
-    """Returns the daemon's own figure, as a busy client may receive several chunks at once; None for a single chunk."""
-    return side.answer.finished.timings.decode_tokens_per_second or None
 
 
 def run_pair(client: DraftdClient, ask: Ask, name: str, group: str, *, speculative_first: bool = False) -> Pair:
@@ -375,7 +370,7 @@ def _count_same(alone: Sequence[Pair], pairs: Sequence[Pair]) -> int:
 
 def _show_answer(out: Console, prompt: prompts.Prompt, pair: Pair) -> None:
     question = prompts.shorten(prompt.messages[-1][1], 92)
-    slow, fast = map(_decode_speed, (pair.autoregressive, pair.speculative))
+    slow, fast = pair.autoregressive.answer.tokens_per_second, pair.speculative.answer.tokens_per_second
     drafted = pair.speculative.answer
     accepted, same = percent(drafted.counts.acceptance), "identical" if pair.identical else "DIFFERENT"
     below = f"{both(slow, fast)} tokens/s · {times(pair.speedup)} · {accepted} accepted · {same}"

@@ -22,7 +22,6 @@ from draftd.cli.commands.doctor_models import look_at_models
 from draftd.cli.figures import milliseconds
 from draftd.cli.findings import STYLES, Finding, Severity, bad, note, ok
 from draftd.cli.persistent_state import old_flags, own_flag_file, own_folder
-from draftd.cli.serve import check_drafters
 from draftd.engine.drafters.registry import built_in_drafters
 from draftd.errors import ConfigError
 from draftd.listening import other_port, try_listening
@@ -79,7 +78,7 @@ def examine(load: Callable[[], Settings]) -> list[Finding]:
     findings = [check_mlx(), check_blas()]
     try:
         settings = load()
-        check_drafters(settings, built_in_drafters())
+        options.check_drafters(settings, built_in_drafters())
     except ConfigError as error:
         return [*findings, bad("settings", error.message, "correct or remove it")]
     models, target = look_at_models(settings)
