@@ -42,7 +42,7 @@ _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 
 @dataclass
 class Grafana:
-    """Its state, which tests may read and change. Ids and versions are counted as Grafana does."""
+    """Grafana's state, which tests may read and change. Ids and versions are counted as Grafana does."""
 
     version: str = "12.4.1"
     token: str = "glsa_token-of-the-tests"

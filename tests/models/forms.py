@@ -173,14 +173,14 @@ def _by_its_class(config: Config, tables: Mapping[str, Any] | None) -> Config:
         raise ValueError("its class has other parts")
     _, read = _read(config)
     if "text_config" not in config:
-        made = kind(**_known(kind, config, read), **_rope(kind, tables))
+        configured = kind(**_known(kind, config, read), **_rope(kind, tables))
     else:
         inner, text = config["text_config"], kind.sub_configs["text_config"]
         if not hasattr(text, "model_type"):  # one of several
             text = CONFIG_MAPPING[inner["model_type"]]
         own = {"model_type": text.model_type} | _known(text, inner, read) | _rope(text, tables)
-        made = kind(**_known(kind, config, set()), text_config=own)  # type: ignore[call-arg]
-    written: Config = json.loads(made.to_json_string())
+        configured = kind(**_known(kind, config, set()), text_config=own)  # type: ignore[call-arg]
+    written: Config = json.loads(configured.to_json_string())
     return written | {"dtype": "float32"}
 
 

@@ -150,7 +150,7 @@ class EngineWorker(EngineHandle):
         disk = self._prefix_disk(engine)
         pins, need = disk.pins.by_name, info.position_bytes * len(tokens) + info.sequence_bytes
         if name not in pins and len(pins) >= MOST_PINS:
-            raise NoRoom(f"{len(pins)} prefixes are pinned, and at most {MOST_PINS} may be: unpin one first")
+            raise NoRoom(f"{len(pins)} prefixes are pinned, and at most {MOST_PINS} may be: drop one first")
         if need > (most := engine.prefix.limit):
             raise NoRoom(
                 f"{len(tokens)} tokens take about {need} bytes, and the prefix cache may use {most} "

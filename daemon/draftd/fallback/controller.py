@@ -324,7 +324,7 @@ class Controller:
             self._save(now)
 
     def _lower(self, position: int, signal: Signal) -> None:
-        """Applies the level to running requests too."""
+        """Bounds the drafts of running requests by a level; `signal` is the reason that they report."""
         level = self._levels[position]
         try:
             if level.kind >= FallbackLevel.SHORT_BLOCK:

@@ -183,8 +183,8 @@ def test_doctor_gives_the_same_reason_as_model_loading_for_missing_batching(
 
 
 def test_doctor_reports_kv_cache_too_small_for_one_request_as_bad(model: Callable[[str], Path]) -> None:
-    found = check_models(pair(model("a"), model("b"), engine__kv_cache_bytes=1))
-    (cache,) = [finding for finding in found if finding.subject == "KV cache"]
+    findings = check_models(pair(model("a"), model("b"), engine__kv_cache_bytes=1))
+    (cache,) = [finding for finding in findings if finding.subject == "KV cache"]
     assert cache.verdict is Severity.BAD
     assert "hold no request: one of 2 tokens needs " in cache.text
 

@@ -181,8 +181,8 @@ def check_prompt(models: Any, prompt: list[int], told: list[TokenLogprobs] | Non
 def test_prompt_log_probabilities_match_target_model_with_bounded_logits_memory(
     models: Any, plan: str, widest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of prompts of several slices, of one, and of one token; also of one that the prefix cache has. No more logits
-    are in memory than those of `widest` positions, and the text is the same."""
+    """Scores prompts of several slices, of one slice, of one token, and one that the prefix cache has. At most the
+    logits of `widest` positions are in memory, and the text is the same."""
     computed, add = list[int](), PromptLogprobs.add
 
     def noted(self: PromptLogprobs, tokens: Sequence[int], logits: mx.array) -> None:

@@ -187,8 +187,8 @@ def written(architecture: str) -> Config:
     kind = CONFIG_MAPPING[architecture]
     text = kind.sub_configs.get("text_config", kind)
     own = {name: value for name, value in TINY_CLASS.items() if name in text.__dataclass_fields__}
-    made = kind(**own) if text is kind else kind(text_config=own)  # type: ignore[call-arg]
-    config: Config = json.loads(made.to_json_string())
+    configured = kind(**own) if text is kind else kind(text_config=own)  # type: ignore[call-arg]
+    config: Config = json.loads(configured.to_json_string())
     return config
 
 
