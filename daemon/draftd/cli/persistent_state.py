@@ -218,18 +218,23 @@ def identity(settings: Settings) -> dict[str, Any]:
     machine, shared = device(), settings.distributed
     ranks = {"ranks": shared.ranks, "hostfile": str(shared.hostfile), "backend": shared.backend}
     several = shared.ranks > 1 or shared.hostfile is not None
-    return ({"distributed": ranks} if several else {}) | {
-        "target": _model(target, settings.model.adapter_path),
-        "draft": _model(draft),
-        "light_draft": _model(settings.model.light_draft_path),
-        "prompt_lookup": settings.model.prompt_lookup,
-        "max_batch": settings.engine.max_batch,
-        "max_draft_tokens": settings.engine.max_draft_tokens,
-        "device": machine.name,
-        "cores": machine.cores,
-        "blas": load_blas(),
-        "packages": versions(_PACKAGES),
-    }
+    exact = {"exact": True} if settings.engine.exact else {}
+    return (
+        ({"distributed": ranks} if several else {})
+        | exact
+        | {
+            "target": _model(target, settings.model.adapter_path),
+            "draft": _model(draft),
+            "light_draft": _model(settings.model.light_draft_path),
+            "prompt_lookup": settings.model.prompt_lookup,
+            "max_batch": settings.engine.max_batch,
+            "max_draft_tokens": settings.engine.max_draft_tokens,
+            "device": machine.name,
+            "cores": machine.cores,
+            "blas": load_blas(),
+            "packages": versions(_PACKAGES),
+        }
+    )
 
 
 def _model(path: str | None, adapter: Path | None = None) -> dict[str, Any] | None:

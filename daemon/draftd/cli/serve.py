@@ -27,6 +27,7 @@ from draftd.engine.pair import LoadedModels, ModelPaths
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import ConfigError, NotServing
 from draftd.fallback.assembly import Fallback
+from draftd.fallback.probe_requests import probe_prompts
 from draftd.fallback.signal_feed import RequestFeed
 from draftd.fronts.daemon import Daemon
 from draftd.fronts.grpc.control import DaemonParts
@@ -196,7 +197,13 @@ def _make_engine(
     handle: EngineHandle
     if plan is None:
         handle = EngineWorker(
-            load, observers=observers, limits=limits, recall=recall, link=link, fingerprints=kept.fingerprints
+            load,
+            observers=observers,
+            limits=limits,
+            recall=recall,
+            link=link,
+            fingerprints=kept.fingerprints,
+            canaries=probe_prompts,
         )
     else:
         handle = EngineProcess(
@@ -350,6 +357,7 @@ def group_plan_of(settings: Settings, environ: Mapping[str, str]) -> GroupPlan |
     alone = {
         "engine.prefix_dir": settings.engine.prefix_dir,
         "engine.prefix_disk_bytes": settings.engine.prefix_disk_bytes,
+        "engine.exact": settings.engine.exact,
         "engine.idle_unload_seconds": settings.engine.idle_unload_seconds,
         "verify.enabled": settings.verify.enabled,
         "remote.enabled": settings.remote.enabled,

@@ -24,8 +24,12 @@ from draftd.engine.depth.costs import StepCosts
 from draftd.engine.draft_weights import DraftWeights
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.sources import DraftSource
+from draftd.engine.exactness.job import ExactnessJob
+from draftd.engine.exactness.measure import ExactLayers
+from draftd.engine.exactness.setup import Canaries, exact_models, measurement
 from draftd.engine.inbox import Arrival, InboxContents, LowerRequests, PinPrefix
 from draftd.engine.jobs import BackgroundJobs
+from draftd.engine.limits import EXACT_SLICE
 from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.memory import free_bytes
 from draftd.engine.model_keys import ModelKeys
@@ -48,6 +52,7 @@ from draftd.models.fingerprint import Fingerprints
 if TYPE_CHECKING:
     from draftd.engine.depth.saved import LearntCosts
     from draftd.engine.limits import Limits
+    from draftd.engine.ranks.caches import RankedModel
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +74,7 @@ class Engine:
     jobs: BackgroundJobs
     weights: Weights
     calibration: Calibration
+    exactness: ExactnessJob
     remote: RemoteDecoder | None = None
 
     @property
@@ -113,12 +119,16 @@ class Engine:
     def measures(self, *, idle: bool) -> bool:
         """Whether a forward of the calibration is due before the next step. `idle`: no request waits for it. Prompts
         never wait for it, nor do requests that may not draft."""
+        calm = self.exactness.due(idle=idle)
         if self.weights.unloaded or self.local.prompts or not (idle or self.local.may_draft):
             return False
-        return self.calibration.due(self.local.depth.costs.speed, idle=idle)
+        return self.calibration.due(self.local.depth.costs.speed, idle=idle) or (calm and not self.calibration.pending)
 
-    def calibrate(self) -> None:
-        """Measures a forward. If that fails, step costs are learnt from requests alone."""
+    def measure(self) -> None:
+        """Measures a piece: step costs first. If they cannot be measured, they are learnt from requests alone."""
+        if not self.calibration.pending:
+            self.exactness.step()
+            return
         try:
             measured = self.calibration.step()
         except RanksLost:
@@ -129,6 +139,11 @@ class Engine:
             return
         if measured is not None:
             self.local.depth.costs.calibrate(measured)
+
+    def stop_measuring(self) -> None:
+        """Lets go of the models; a measurement that was under way begins again when it is due."""
+        self.calibration.stop()
+        self.exactness.stop()
 
     def learnt(self) -> LearntCosts:
         """Returns the learnt costs, to be saved."""
@@ -146,15 +161,16 @@ def assemble_engine(
     report: Callable[[str], None],
     link: VerifierLink | None = None,
     fingerprints: Fingerprints,
+    canaries: Canaries | None = None,
 ) -> Engine:
     """`learnt`: earlier costs of the same pair on the same machine. `cancelled`: requests that are to end, by id.
-    `report` takes a line for people. `link`: to another daemon's target."""
+    `report` takes a line for people. `link`: to another daemon's target. `canaries`: the prompts over which exactness
+    is measured once the engine is idle; None: it is not."""
     ranks = models.ranks
     limits = limits if ranks is None else ranks.limits_of_group(limits)
+    models, exact = exact_models(models, limits, report)
     layout, limit, info = cache_limit(models, limits)
-    prefix = PrefixCache(prefix_limit(layout, limit, limits, free_bytes()))
-    if ranks is not None:
-        prefix.given_back = ranks.give_back
+    prefix = _prefix_cache(layout, limit, limits, ranks)
     drafters = DraftWeights(models, prefix)
     admission = Admission(layout, limit, limits, prefix)
     target, source = models.target, models.target_source
@@ -164,8 +180,37 @@ def assemble_engine(
     calibration = _calibration(local, drafters, info, limits)
     depth = _depth_control(learnt, limits.max_draft_tokens)
     decoder = _local_decoder(local, drafters, models, limits, observer, cancelled, depth, admission)
+    exactness = ExactnessJob(lambda: local.model, measurement(models, limits, canaries, exact))
     jobs = BackgroundJobs(decoder, drafters, lambda: local.model, limits.prefill_chunk)
-    weights = Weights(
+    weights = _weights(models, source, info, limits, decoder, local, drafters, jobs, prefix, report, exact)
+    disk, prefixes = _prefixes(decoder, local, weights, drafters, limits, prefix, info.backend, fingerprints)
+    scheduler = Scheduler(decoder, check_move=admission.check, begin=partial(_begin_prefix, weights, prefixes))
+    others = jobs, weights, calibration, exactness
+    engine = Engine(models, drafters, prefix, disk, prefixes, admission, scheduler, decoder, *others)
+    return engine if link is None else replace(engine, remote=_decode_remotely(engine, link, local, limits, learnt))
+
+
+def _prefix_cache(layout: Layout, limit: int, limits: Limits, ranks: RankedModel | None) -> PrefixCache:
+    prefix = PrefixCache(prefix_limit(layout, limit, limits, free_bytes()))
+    if ranks is not None:
+        prefix.given_back = ranks.give_back
+    return prefix
+
+
+def _weights(
+    models: LoadedModels,
+    source: DraftSource | None,
+    info: ModelInfo,
+    limits: Limits,
+    decoder: LocalDecoder,
+    local: LocalTarget,
+    drafters: DraftWeights,
+    jobs: BackgroundJobs,
+    prefix: PrefixCache,
+    report: Callable[[str], None],
+    exact: ExactLayers | None,
+) -> Weights:
+    return Weights(
         limits.idle_unload_seconds if source is not None else 0.0,
         source or DraftSource("model", lambda: local.model),
         models.files.target,
@@ -176,11 +221,8 @@ def assemble_engine(
         jobs=jobs,
         prefix=prefix,
         report=report,
+        prepare=(lambda model: None) if exact is None else exact.install,
     )
-    disk, prefixes = _prefixes(decoder, local, weights, drafters, limits, prefix, info.backend, fingerprints)
-    scheduler = Scheduler(decoder, check_move=admission.check, begin=partial(_begin_prefix, weights, prefixes))
-    engine = Engine(models, drafters, prefix, disk, prefixes, admission, scheduler, decoder, jobs, weights, calibration)
-    return engine if link is None else replace(engine, remote=_decode_remotely(engine, link, local, limits, learnt))
 
 
 def _begin_prefix(weights: Weights, prefixes: PrefixJobs, sequence: DecodeSequence) -> None:
@@ -269,6 +311,7 @@ def _prefixes(
 ) -> tuple[PrefixDisk | None, PrefixJobs]:
     """The prefixes on disk, and the jobs that read and write them."""
     folder = limits.prefix_folder
+    backend = f"{backend}, exact by {EXACT_SLICE}" if limits.exact else backend
 
     def texts() -> list[KeptTexts]:
         kept_texts = [KeptTexts(TARGET, target.texts, lambda tokens: tokens, weights.files)]

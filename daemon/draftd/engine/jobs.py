@@ -17,7 +17,7 @@ from draftd.engine.draft_weights import DraftWeights
 from draftd.engine.inbox import KeepDrafts, LogitGap, ReloadDrafts
 from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.targets.local import logit_gap
+from draftd.engine.targets.logit_gap import logit_gap
 from draftd.errors import DraftdError, EngineFailure, ModelLoadError, NotServing, in_one_line
 from draftd.models.folder import weight_bytes
 

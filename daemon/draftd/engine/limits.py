@@ -17,6 +17,12 @@ them. A step is as wide as its widest sequence; of several bounds this was measu
 (benchmarks/layers.py)."""
 
 
+EXACT_SLICE = 64
+"""Tokens of a prompt in one forward of an exact model. Slices begin at its multiples, and only a prompt's last one is
+shorter. The bits of a token depend on its slice, as a token at a time would take far too long; the slices depend on
+nothing but the prompt."""
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteLimits:
     """Limits for sequences that another daemon's target decodes."""
@@ -35,6 +41,7 @@ class Limits:
     queue_capacity: int = 64  # requests that wait
     max_batch: int = 8  # requests that decode at one time
     max_draft_tokens: int = 8  # the most that any plan lets a step draft; costs are measured up to it
+    exact: bool = False  # a text does not depend on depth, batch, slices or cached prefixes
     prefill_chunk: int = 512  # tokens of prompt in one forward
     prefill_slice_seconds: float = 1.0  # the longest that running sequences wait for a slice of a prompt
     prefix_cache_bytes: int | None = 0  # for kept prompts; None: from the memory figures below

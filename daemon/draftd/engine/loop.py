@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from draftd.engine.assembly import Engine
     from draftd.engine.cache.prefix_disk import PrefixDisk
     from draftd.engine.depth.saved import LearntCosts
+    from draftd.engine.exactness.setup import Canaries
 
 _log = logging.getLogger(__name__)
 
@@ -68,10 +69,12 @@ class EngineWorker(EngineHandle):
         recall: Callable[[], LearntCosts | None] = lambda: None,
         link: VerifierLink | None = None,
         fingerprints: Fingerprints | None = None,
+        canaries: Canaries | None = None,
     ) -> None:
         """`recall` returns the step costs that an earlier process learnt for these models on this machine, or None; the
         engine thread calls it once the models are loaded. Only the machine's speed, a factor on all these costs, is
-        then learnt again. `link`: to the daemon whose target decodes remote requests; its owner opens and closes it."""
+        then learnt again. `link`: to the daemon whose target decodes remote requests; its owner opens and closes it.
+        `canaries`: the prompts over which exactness is measured once the engine is idle; None: it is not."""
         super().__init__(fingerprints)
         self._load = load
         self._totals = Totals()
@@ -81,7 +84,7 @@ class EngineWorker(EngineHandle):
         self._recall, self._learnt_at = recall, time.monotonic()
         self._thread = threading.Thread(target=self._run, name="draftd-engine", daemon=True)
         self._inbox = Inbox(self._limits.queue_capacity, self._limits.max_batch)
-        self._link = link
+        self._link, self._canaries = link, canaries
         if link is not None:
             link.listen(self._inbox.wake)
         self._engine: Engine | None = None
@@ -190,6 +193,7 @@ class EngineWorker(EngineHandle):
                 draft_weight_bytes=loaded.weight_bytes,
                 prefix=engine.prefix_status(status.prefix),
                 kv_cache_limit_bytes=engine.admission.limit,
+                exactness=engine.exactness.result,
                 remote=status.remote if engine.remote is None else engine.remote.status,
             )
         active, queued = self._inbox.counts
@@ -290,7 +294,7 @@ class EngineWorker(EngineHandle):
                     self._stop_serving(engine)
                     return
             if jobs.busy:
-                engine.calibration.stop()
+                engine.stop_measuring()
                 if jobs.step():
                     local.mark_interruption()
             if engine.weights.unloaded:
@@ -298,13 +302,13 @@ class EngineWorker(EngineHandle):
             elif engine.weights.due(
                 clients=any(self._inbox.counts), own=jobs.busy or prefixes.busy or not scheduler.idle
             ):
-                engine.calibration.stop()
+                engine.stop_measuring()
                 engine.weights.unload()
             else:
                 if prefixes.busy and prefixes.step(local.active):
                     local.mark_interruption()
                 if measures and engine.measures(idle=scheduler.idle):  # unless a prompt has come since
-                    engine.calibrate()
+                    engine.measure()
                     local.mark_interruption()
                     self.step_seconds = local.depth.step_seconds
                     self.prefill_seconds = engine.calibration.prefill_seconds
@@ -383,4 +387,5 @@ class EngineWorker(EngineHandle):
             report=self._report,
             link=self._link,
             fingerprints=self.fingerprints,
+            canaries=self._canaries,
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin, WorkloadClass
 from draftd.counts import DraftCounts, StepCounts
+from draftd.exactness import Exactness
 from draftd.group import GroupStatus
 from draftd.outcome import Outcome
 from draftd.strategies import RemoteCounts, RemoteEstimate
@@ -162,7 +163,8 @@ class EngineStatus:
     `weight_bytes` include `draft_weight_bytes`. `kv_cache_limit_bytes`: for running requests, 0 without a limit.
     `held_back`: queued requests that lack memory for their caches. `loaded`: drafters whose weights are loaded.
     `unloaded`: whether all weights are unloaded until the next request. `resting`: active sequences that wait for a
-    step of their peer. `prefilled_tokens`: prompt tokens that the target computed."""
+    step of their peer. `prefilled_tokens`: prompt tokens that the target computed. `exactness`: once it was
+    measured."""
 
     counts: DraftCounts
     finished: Mapping[FinishReason, int]
@@ -185,6 +187,7 @@ class EngineStatus:
     group: GroupStatus | None = None  # of a target over several ranks
     prompts: tuple[PromptProgress, ...] = ()
     prefilled_tokens: int = 0
+    exactness: Exactness | None = None
 
 
 class Totals(EngineObserver):

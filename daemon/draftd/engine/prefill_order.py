@@ -151,6 +151,13 @@ def end_soon(running: Collection[DecodeSequence]) -> bool:
     return bool(running) and all(sequence.remaining <= _ENDING and not sequence.of_peer for sequence in running)
 
 
+def slice_end(start: int, tokens: int, length: int, width: int) -> int:
+    """Returns where a slice of about `tokens` tokens from `start` on ends: at a multiple of `width`, which is at least
+    one further, or at the `length` of the text."""
+    end = start + tokens
+    return min(max(end - end % width, start - start % width + width), length) if end < length else length
+
+
 def drafter_waits(prompt: PendingPrompt, prompts: Sequence[PendingPrompt]) -> bool:
     """Returns whether a prompt's drafter must wait. It waits if one of `prompts` begins with the same tokens, and the
     same drafter has not prefilled that prompt yet: the prompts then share the prefix."""

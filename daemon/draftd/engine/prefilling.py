@@ -25,6 +25,7 @@ from draftd.engine.prefill_order import (
     count_passed,
     drafter_waits,
     end_soon,
+    slice_end,
 )
 from draftd.engine.sequence import DecodeSequence
 from draftd.engine.step import DecodeStep, EntryResult, PlanEntry, SequenceStep
@@ -351,10 +352,9 @@ class Prefilling:
 
     def _plan_entry(self, prompt: PendingPrompt, tokens: int) -> PlanEntry:
         """Returns the entry of the prompt's next tokens, and forks the target's caches where others wait for that."""
-        if prompt.position is None:
-            prompt.position = self._open(prompt.sequence)
-        start, text = prompt.position, prompt.sequence.tokens
-        end = min(start + tokens, len(text))
+        start = self._open(prompt.sequence) if prompt.position is None else prompt.position
+        text = prompt.sequence.tokens
+        end = slice_end(start, tokens, len(text), self._steps.target.slice_width)
         for length in prompt.forks(end):
             self._steps.target.fork(prompt.sequence.id, length)
         prompt.position, prompt.done = end, end == len(text)

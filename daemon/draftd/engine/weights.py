@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Generator
+from typing import Any
 
 from draftd.clocks import sleepless_seconds
 from draftd.engine.cache.prefix_store import PrefixCache
@@ -43,12 +44,13 @@ class Weights:
         jobs: BackgroundJobs,
         prefix: PrefixCache,
         report: Callable[[str], None],
+        prepare: Callable[[Any], None] = lambda model: None,
     ) -> None:
         """`seconds`: without clients' requests until the weights are unloaded; 0: never. `source` and `files`: of the
-        target. `report` takes a line for people."""
+        target. `report` takes a line for people. `prepare` changes the target, loaded again, before it is used."""
         self._seconds, self._source, self.files, self._info = seconds, source, files, info
         self._decoder, self._target, self._drafters, self._jobs = decoder, target, drafters, jobs
-        self._prefix, self._report = prefix, report
+        self._prefix, self._report, self._prepare = prefix, report, prepare
         self.unloaded = False
         self._clients = self._own = sleepless_seconds()  # when they were last seen
         self._loading: Generator[None, None, None] | None = None
@@ -118,6 +120,7 @@ class Weights:
             self._report(f"loading the weights again: {100 - 100 * left // max(1, total)} %")
             yield
         try_out(model, source.name)
+        self._prepare(model)
         self._target.load(model)
         self.files, self._jobs.idle = files, False
         while self._jobs.busy and self._jobs.step():  # the drafts

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
-from draftd.canaries.prompts import FrozenPrompt, Messages, fold_system
+from draftd.canaries.prompts import FrozenPrompt, FrozenPrompts, Messages, fold_system
 from draftd.core import (
     DecodeMode,
     DecodePlan,
@@ -67,6 +67,11 @@ def render(prompt: FrozenPrompt, tokenizer: Tokenizer) -> tuple[int, ...]:
             except Exception:  # templates raise many kinds of errors
                 continue
     return tuple(tokenizer.encode("".join(f"{text}\n\n" for _, text in chat)))
+
+
+def probe_prompts(tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """Returns the token ids of all probe prompts."""
+    return [render(prompt, tokenizer) for prompt in FrozenPrompts.of_package().probe]
 
 
 class ProbeRequests:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, FiniteFloat, model_validator
 
 from draftd.core import LIGHT_DRAFT_MODEL, DepthMode, DrafterName
-from draftd.engine.limits import Limits
+from draftd.engine.limits import EXACT_SLICE, Limits
 from draftd.errors import ConfigError
 from draftd.settings.kinds import (
     Credential,
@@ -140,6 +140,11 @@ class EngineSettings(Section):
     prefill_chunk: int = Field(default=512, ge=1, le=16384)
     """Most prompt tokens in one forward pass of prefill. While other requests run, passes are usually shorter: see
     engine.prefill_slice_seconds."""
+    exact: bool = False
+    """Compute every token as if it were alone, so that a text is the same at every draft depth, batch size, prefill
+    slice and cached prefix, on one machine. Only what this machine computes differently together is computed apart
+    (`draftd doctor --exactness` shows it), which costs speed mainly for drafts and batches. False: where two tokens
+    nearly tie, the choice may depend on these."""
     prefill_slice_seconds: FiniteFloat = Field(default=1.0, ge=0.001, le=60)
     """Longest time in seconds that prefill may delay running requests between two decoding steps. A prompt that fits
     into this time is prefilled at once; a longer one in slices of at least 16 tokens that take at most 0.7 of the time
@@ -178,6 +183,14 @@ class EngineSettings(Section):
     default_max_tokens: int = Field(default=4096, ge=1, le=1_048_576)
     """Most tokens of an answer if the request sets no limit; fewer if the context, or the memory for it, has less room.
     Memory is reserved for all of them, so a smaller value lets more requests run together."""
+
+    @model_validator(mode="after")
+    def _whole_slices(self) -> Self:
+        if self.exact and self.prefill_chunk < EXACT_SLICE:
+            raise ConfigError(
+                "engine.prefill_chunk", self.prefill_chunk, f"at least {EXACT_SLICE} where engine.exact is true"
+            )
+        return self
 
     def limits(self, **overrides: Any) -> Limits:
         """Returns the engine's limits, which have the same names. `overrides`: limits that depend on the machine at run

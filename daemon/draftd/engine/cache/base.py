@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import mlx.core as mx
 
 if TYPE_CHECKING:  # mlx-lm is imported where a model is
+    from draftd.engine.cache.alone_mode import Alone
     from draftd.engine.cache.window import AttentionWindow
 
 
@@ -147,6 +148,10 @@ class LayerOwner(Protocol):
     @property
     def forwards(self) -> int:
         """The most forwards that one rollback may undo."""
+
+    @property
+    def alone(self) -> Alone | None:
+        """The mode in which each token is computed as if it were the only one, while a forward is computed in it."""
 
     def window(self, size: int | None) -> AttentionWindow:
         """Returns the window of this size, shared by all layers that have it. None: the layers attend to the whole

@@ -18,6 +18,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from draftd.engine.cache.alone_mode import Alone, alone_of
 from draftd.engine.cache.base import (
     BatchedSnapshot,
     CachedPrefix,
@@ -94,6 +95,11 @@ class BatchedCaches:
         self.offset: int | mx.array = 0
         self.lengths: list[int] = []
 
+    @property
+    def alone(self) -> Alone | None:
+        mode = alone_of(self._model)
+        return mode if mode is not None and mode.active else None
+
     def window(self, size: int | None) -> AttentionWindow:
         """Returns the window shared by all layers of this size."""
         if size not in self.windows:
@@ -104,6 +110,8 @@ class BatchedCaches:
     def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
         first, width = self.lengths[0], tokens.shape[1]
         self.offset = first if all(n == first for n in self.lengths) else mx.array(self.lengths)
+        if (alone := self.alone) is not None:
+            alone.begin(self.lengths, widths)
         for window in self.windows.values():
             groups = window.groups
             self._shift(window, window.begin(self.lengths, width))
@@ -113,7 +121,8 @@ class BatchedCaches:
         if not self._even:
             self._regroup()
         self._listed = self._listed or list_caches(self._model, self._layers)
-        if self._layout.level and any(w != tokens.shape[1] for w in widths):
+        level = self._layout.level and alone is None
+        if level and any(w != tokens.shape[1] for w in widths):
             logits = self._by_width(tokens, widths, at)
         else:
             logits = logits_at(self._model, tokens, self._listed, at)

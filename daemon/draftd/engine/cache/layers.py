@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from draftd.engine.cache.alone_mode import Alone
 from draftd.engine.cache.base import LayerCache, LayerOwner, LayerSlice
 from draftd.engine.cache.groups import Group, Groups, alone, join_groups
 from draftd.engine.cache.window import ForwardReads, GroupRead
@@ -65,6 +66,18 @@ class BatchedAttention:
             return self.parts[0]
         return self._together([part.keys for part in self.parts]), self._together([part.values for part in self.parts])
 
+    @property
+    def alone(self) -> Alone | None:
+        """The mode in which attention is one call for each token, while a forward is computed in it."""
+        mode = self._owner.alone
+        return mode if mode is not None and mode.attention and self._owner.apart else None
+
+    def own(self, row: int) -> tuple[mx.array, mx.array, int]:
+        """Returns the array of a row, 1 × heads × capacity × dim for keys and for values, and the positions that it had
+        before this forward."""
+        part, slot = self._place(row)
+        return part.keys[slot : slot + 1], part.values[slot : slot + 1], self.window.stored[row]
+
     def apart(self) -> list[tuple[GroupRead, mx.array, mx.array]]:
         """Returns each group's part for this forward, or nothing if one attention call reads everything."""
         if self._reads is None or not self._owner.apart or self._reads.whole is not None:
@@ -90,6 +103,8 @@ class BatchedAttention:
         return whole if self._reads.order is None else whole[self._reads.order]
 
     def make_mask(self, n: int, return_array: bool = False, window_size: int | None = None) -> Any:
+        if self.alone is not None and not return_array and (window_size is None or window_size == self.window.size):
+            return None  # each token reads only keys that it sees
         return self.window.mask(n, return_array, window_size)
 
     def rollback(self, lengths: list[int], wanted: list[int]) -> list[int]:

@@ -23,6 +23,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from draftd.engine.cache.alone import attend_alone
 from draftd.engine.cache.base import Positions
 from draftd.engine.cache.layers import BatchedAttention, KeyPositions
 from draftd.models.mlx_lm import base
@@ -119,6 +120,18 @@ def _apart(
     sinks: mx.array | None = None,
 ) -> mx.array:
     attend = base.scaled_dot_product_attention
+    if isinstance(cache, BatchedAttention) and (alone := cache.alone) is not None:
+        return attend_alone(
+            lambda query, keys, values, seen: attend(
+                query, keys, values, cache=cache, scale=scale, mask=seen, sinks=sinks
+            ),
+            queries,
+            cache.own,
+            mode=alone,
+            size=cache.window.size,
+            first=cache.window.first,
+            mask=mask,
+        )
     groups = cache.apart() if isinstance(cache, BatchedAttention) else ()
     if not groups:
         return attend(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
@@ -191,10 +204,17 @@ def _asking(kind: type, method: str, wanted: _Wanted) -> type:
             return _as_wide(self, x)
         if wanted.at is None:
             return whole(self, x)
-        wanted.applied = True
-        return whole(self, _take_positions(x, wanted.at))
+        at, wanted.at, wanted.applied = wanted.at, None, True
+        return whole(self, _take_positions(x, at))
 
-    return type(kind.__name__, (kind,), {method: some, "__module__": kind.__module__})
+    return type(kind.__name__, (kind,), {method: some, "__module__": kind.__module__, _ASKS: wanted})
+
+
+def ask_first(module: Any, method: str) -> None:
+    """Makes a model's last layer take the wanted positions before its method, which was changed meanwhile, gets
+    them."""
+    if (wanted := getattr(type(module), _ASKS, None)) is not None:
+        module.__class__ = _asking(type(module), method, wanted)
 
 
 def _as_wide(layer: Any, x: mx.array) -> mx.array:

@@ -12,6 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from draftd.engine.cache.alone_mode import alone_of
 from draftd.engine.cache.base import CachedPrefix, Caches, Positions, RollbackFailed, flat
 from draftd.engine.cache.model_layers import logits_at
 from draftd.models.mlx_lm import make_prompt_cache
@@ -42,6 +43,15 @@ class OwnSnapshot:
         return OwnSnapshot(caches, length)
 
 
+def _forward(model: Any, tokens: mx.array, caches: list[Any], at: Positions | None) -> mx.array:
+    """Runs the model on one row, 1 × width; in the mode of alone.py in a forward for each token."""
+    mode = alone_of(model)
+    if mode is None or not mode.active:
+        return logits_at(model, tokens, caches, at)
+    each = [logits_at(model, tokens[:, i : i + 1], caches, None) for i in range(tokens.shape[1])]
+    return mx.concatenate(each if at is None else [each[i] for i in at[0]], axis=1)
+
+
 class PerSequenceCaches:
     """`Caches` for any model."""
 
@@ -70,7 +80,8 @@ class PerSequenceCaches:
         for i, (row, real) in enumerate(zip(self._rows, widths, strict=True)):
             own, logits = tokens[i : i + 1, :real], None
             if real:
-                logits = logits_at(self._model, own, row, None if at is None else [[min(n, real - 1) for n in at[i]]])
+                read = None if at is None else [[min(n, real - 1) for n in at[i]]]
+                logits = _forward(self._model, own, row, read)
                 if at is None and real < width:
                     logits = mx.pad(logits, [(0, 0), (0, width - real), (0, 0)])
             out.append(logits)

@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from draftd.engine.cache.base import Caches, last, pad_rows
 from draftd.engine.cache.prefix_store import PrefixStore
+from draftd.engine.cache.slices import AnySlices
 from draftd.engine.sampling.logprobs import PromptLogprobs
 
 _PIECE = 128  # tokens: prefixes are kept in pieces of at least this many, so that no copy takes long
@@ -22,6 +23,7 @@ class _PrefillText:
     caches: Caches  # texts may share caches
     length: int  # tokens that its caches will have
     prefix: Sequence[int]  # the text, if it uses the prefix cache; else empty
+    prompt: int  # tokens before an answer that the model has begun
     kept: int = 0  # tokens that were found in the prefix cache, or kept there
     row: int = 0  # of the caches
     forks: list[int] = field(default_factory=list)  # lengths to keep on the way, ascending
@@ -30,28 +32,35 @@ class _PrefillText:
 class Prefill:
     """The texts of one model that are prefilling, by keys that the caller chooses."""
 
-    def __init__(self, running: Caches, store: PrefixStore) -> None:
-        """`store`: supplies known prefixes, and keeps new ones."""
-        self.running, self.store = running, store
+    def __init__(self, running: Caches, store: PrefixStore, slices: AnySlices | None = None) -> None:
+        """`store`: supplies known prefixes, and keeps new ones. `slices`: how prompts are cut; None: anywhere."""
+        self.running, self.store, self.slices = running, store, slices or AnySlices()
         self._texts: dict[int, _PrefillText] = {}
         self._widest = _WIDEST_ON_CPU if mx.default_device() == mx.Device(mx.cpu) else 1 << 30
 
     def __contains__(self, key: int) -> bool:
         return key in self._texts
 
-    def open(self, key: int, length: int, prefix: Sequence[int], *, computed: bool = False) -> int | None:
+    def open(
+        self, key: int, length: int, prefix: Sequence[int], *, computed: bool = False, prompt: int | None = None
+    ) -> int | None:
         """Begins a text of which `length` tokens will be taken in. Returns the tokens found in the prefix cache, or
         None without a lookup.
 
         `prefix` is looked up except for its last token, whose logits the caller needs; if empty, the text is neither
-        looked up nor kept. `computed`: all tokens are computed, so nothing is looked up."""
-        text = self._texts[key] = _PrefillText(self.running.fresh(length), length, prefix)
+        looked up nor kept. `computed`: all tokens are computed, so nothing is looked up. `prompt`: tokens before the
+        answer; None: all."""
+        prompt = length if prompt is None else prompt
+        text = self._texts[key] = _PrefillText(self.running.fresh(length), length, prefix, prompt)
         if not (prefix and self.store.open):
             return None
-        kept = [] if computed else self.store.find(prefix, len(prefix) - 1)
+        most = self.usable(self.store.known_length(prefix[:-1]), prompt)
+        kept = self.store.find(prefix, most) if most and not computed else []
         if kept:
             text.caches.restore(kept)
         text.kept = text.caches.lengths[0]
+        if not text.caches.segmented and self.usable(length, prompt) < length:
+            self.fork(key, length)  # its end cannot be kept
         shared = self.store.shared_length(prefix, len(prefix) - 1)
         if shared - text.kept >= _PIECE:
             self.fork(key, shared)
@@ -60,8 +69,18 @@ class Prefill:
     def fork(self, key: int, length: int) -> None:
         """Keeps the first `length` tokens as soon as they are taken in, unless they are the whole text."""
         text = self._texts[key]
-        if text.prefix:
+        length = self.usable(length, text.prompt)
+        if text.prefix and length:
             text.forks = sorted({*text.forks, length})
+
+    def usable(self, length: int, prompt: int | None = None) -> int:
+        """Returns how many of the first `length` tokens can be kept for other texts. `prompt`: tokens before the
+        answer; None: all."""
+        return self.slices.usable(length, length if prompt is None else prompt)
+
+    def known_length(self, tokens: Sequence[int]) -> int:
+        """Returns how many of the first tokens `open` would find."""
+        return self.usable(self.store.known_length(tokens))
 
     def take_in(self, key: int, tokens: Sequence[int], logprobs: PromptLogprobs | None = None) -> mx.array:
         """Begins to take in more tokens. Returns the logits of the last one, 1 × 1 × vocabulary, which cost nothing
@@ -76,17 +95,20 @@ class Prefill:
             if ahead < 0:
                 continue
             if ahead:
-                self._forward(text.caches, tokens[:ahead], logprobs)
+                self._forward(text, tokens[:ahead], logprobs)
             self.store.keep(text.prefix, text.caches, text.row, fork)
             tokens = tokens[ahead:]
-        return self._forward(text.caches, tokens, logprobs)
+        return self._forward(text, tokens, logprobs)
 
-    def _forward(self, caches: Caches, tokens: Sequence[int], logprobs: PromptLogprobs | None = None) -> mx.array:
-        widest = self._widest if logprobs is None else min(self._widest, logprobs.widest)
+    def _forward(self, text: _PrefillText, tokens: Sequence[int], logprobs: PromptLogprobs | None = None) -> mx.array:
+        most = self._widest if logprobs is None else min(self._widest, logprobs.widest)
         while True:
+            length = self._length(text)
+            widest = self.slices.widest(length, text.prompt, most)
             piece, tokens = tokens[:widest], tokens[widest:]
             read = last([len(piece)]) if logprobs is None else None
-            logits = caches.forward(mx.array([piece], dtype=mx.uint32), [len(piece)], at=read)
+            with self.slices.computing(length, text.prompt):
+                logits = text.caches.forward(mx.array([piece], dtype=mx.uint32), [len(piece)], at=read)
             if logprobs is not None:
                 logprobs.add(piece, logits)
             if not tokens:
@@ -126,8 +148,10 @@ class Prefill:
         """Keeps the text so far in the prefix cache, if it uses that."""
         text = self._texts[key]
         if text.prefix:
-            text.kept = min(self._length(text), len(tokens))
-            self.store.keep(tokens, text.caches, text.row, text.kept)
+            length = min(self._length(text), len(tokens))
+            text.kept = self.usable(length, text.prompt)
+            if text.caches.segmented or text.kept == length:
+                self.store.keep(tokens, text.caches, text.row, text.kept)
 
     def join(self, keys: Sequence[int]) -> list[int]:
         """Moves these texts to the end of the running ones. Returns the order of their keys there."""

@@ -73,6 +73,10 @@ class Target(Protocol):
         """Forgets all sequences and all kept prefixes."""
 
     @property
+    def slice_width(self) -> int:
+        """Tokens of a prompt at multiples of which a plan must end, unless it ends with the prompt: 1 for any place."""
+
+    @property
     def nbytes(self) -> int:
         """Bytes of key-value caches."""
 

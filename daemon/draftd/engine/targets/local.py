@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches, last, places_after
+from draftd.engine.cache.alone_mode import each_alone, is_exact
+from draftd.engine.cache.base import Caches, places_after
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
+from draftd.engine.cache.slices import slices_of
 from draftd.engine.drafters.base import Draft
 from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
 from draftd.engine.sampling.logprobs import PromptLogprobs
@@ -62,7 +64,8 @@ class LocalTarget:
     def _begin(self) -> None:
         caches = make_caches(self.model)
         self._batch = ReplayingCaches(caches)  # of the running sequences
-        self.texts = Prefill(caches, self._prefix_cache.store(caches))  # prefilling texts, and the prefix cache
+        # Prefilling texts, and the prefix cache.
+        self.texts = Prefill(caches, self._prefix_cache.store(caches), slices_of(self.model))
         self._sequences: dict[int, TargetSequence] = {}
         self._running: list[int] = []
         self._resting: dict[int, _Resting] = {}
@@ -76,7 +79,9 @@ class LocalTarget:
         if options.grammar and self._grammars is not None:
             grammar = GrammarState(self._grammars.matcher(options.grammar), self._grammars.end_ids)
         prompt = None if options.prompt_logprobs is None else PromptLogprobs(options.prompt_logprobs, self._vocabulary)
-        cached = self.texts.open(sequence, options.length, options.prefix, computed=prompt is not None)
+        cached = self.texts.open(
+            sequence, options.length, options.prefix, computed=prompt is not None, prompt=options.prompt
+        )
         ids = list(options.prefix[: cached or 0])
         state = self._sequences[sequence] = TargetSequence(options, ids, self._dice(), grammar=grammar, prompt=prompt)
         if needs_processor(options.sampling, options.min_tokens):
@@ -86,7 +91,11 @@ class LocalTarget:
         return cached
 
     def cached_prefix(self, tokens: Sequence[int]) -> int | None:
-        return self.texts.store.known_length(tokens) if self.texts.store.open else None
+        return self.texts.known_length(tokens) if self.texts.store.open else None
+
+    @property
+    def slice_width(self) -> int:
+        return self.texts.slices.width
 
     def fork(self, sequence: int, length: int) -> None:
         self.texts.fork(sequence, length)
@@ -94,7 +103,8 @@ class LocalTarget:
     def submit(self, plan: StepPlan) -> None:
         taking = [entry for entry in plan.entries if entry.tokens]
         with_logprobs = [entry.sequence for entry in taking if self._sequences[entry.sequence].prompt is not None]
-        parts = [self._take_in(entries) for entries in _forwards(taking, with_logprobs)]
+        alone = [entry.sequence for entry in taking] if is_exact(self.model) else with_logprobs
+        parts = [self._take_in(entries) for entries in _forwards(taking, alone)]
         width = max([len(entry.tokens) for entry in plan.entries])
         running = [entry for entry in plan.entries if not entry.tokens]
         if running:
@@ -124,7 +134,8 @@ class LocalTarget:
             else:
                 row = self._running.index(sequence)
             # The cache may exceed the text by tokens accepted beyond its end, or by one that was not sent.
-            self.texts.store.keep(state.ids, caches, row, min(caches.lengths[row], len(state.ids), length))
+            length = self.texts.usable(min(caches.lengths[row], len(state.ids), length), state.options.prompt)
+            self.texts.store.keep(state.ids, caches, row, length)
 
     def close(self, sequences: Sequence[int]) -> None:
         leaving = sorted(self._running.index(sequence) for sequence in sequences if sequence in self._running)
@@ -273,7 +284,7 @@ class LocalTarget:
         tokens = self._unread
         if tokens is None:
             tokens = mx.array([[state.ids[-1]] for state in states], dtype=mx.uint32)
-        logits, starts = self._batch.forward(tokens, [1] * len(states)), self._starts(entries)
+        logits, starts = self._forward(tokens, [1] * len(states)), self._starts(entries)
         choice = StepChoice(states, self._own_sampling(states), starts, self._masks, logits, unread=self._unread)
         chosen = choice.tokens()
         self._unread, self._plain = chosen, self._plain + 1
@@ -311,7 +322,7 @@ class LocalTarget:
         sampling = sampling or self._own_sampling(states)
         depths, before = [entry.drafted for entry in entries], self.lengths
         last = mx.array([[state.ids[-1]] for state in states], dtype=mx.uint32)
-        logits = self._batch.forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
+        logits = self._forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
         choice = StepChoice(
             states, sampling, self._starts(entries), self._masks, logits, drafts=drafts, depths=depths
         )  # fmt: skip
@@ -334,6 +345,12 @@ class LocalTarget:
                 zip(order, accepted, self._batch.replays, choice.read_logprobs(), strict=True)
             )
         ]
+
+    def _forward(self, tokens: mx.array, widths: list[int]) -> mx.array:
+        if not is_exact(self.model):
+            return self._batch.forward(tokens, widths)
+        with each_alone(self.model):
+            return self._batch.forward(tokens, widths)
 
     def _roll_back(self, sequences: Sequence[int], lengths: list[int]) -> None:
         self._batch.roll_back(lengths, [self._sequences[sequence].ids for sequence in sequences])
@@ -381,19 +398,3 @@ def _forwards(entries: Sequence[PlanEntry], alone: Collection[int]) -> list[list
     has its own."""
     whole = [entry for entry in entries if entry.wanted and not entry.position and entry.sequence not in alone]
     return [*([entry] for entry in entries if entry not in whole), *([whole] if whole else [])]
-
-
-def logit_gap(model: Any, tokens: Sequence[int], chosen: int, other: int, chunk: int) -> Generator[None, None, float]:
-    """Computes the logit of `chosen` minus that of `other` after `tokens`, in its own forward, one chunk per step of
-    the generator."""
-    caches = make_caches(model).fresh()
-    try:
-        for start in range(0, len(tokens), chunk):
-            piece = tokens[start : start + chunk]
-            logits = caches.forward(mx.array([piece], dtype=mx.uint32), [len(piece)], at=last([len(piece)]))
-            mx.eval(caches.arrays())
-            yield
-        end = logits[0, -1].astype(mx.float32)
-        return float((end[chosen] - end[other]).item())
-    finally:
-        caches.clear()

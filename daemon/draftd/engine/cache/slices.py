@@ -1,0 +1,56 @@
+"""How prompts are cut into slices: anywhere, or where an exact model's texts need it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from draftd.engine.cache.alone_mode import each_alone, is_exact
+from draftd.engine.limits import EXACT_SLICE
+
+
+class AnySlices:
+    """Slices of any length. `width`: tokens at whose multiples a slice must end, unless it ends with the text."""
+
+    width = 1
+
+    def usable(self, length: int, prompt: int) -> int:
+        """Returns how many of the first `length` tokens can be kept for other texts. `prompt`: tokens before the
+        answer."""
+        return length
+
+    def widest(self, length: int, prompt: int, most: int) -> int:
+        """Returns the tokens of the next forward after `length`, which may have at most `most`."""
+        return most
+
+    def computing(self, length: int, prompt: int) -> AbstractContextManager[None]:
+        """Encloses the next forward after `length` tokens."""
+        return nullcontext()
+
+
+class ExactSlices(AnySlices):
+    """Slices whose places depend on nothing but the prompt. Tokens of an answer are taken in as they were decoded; they
+    are not kept for other texts, to which they would be tokens of a prompt."""
+
+    width = EXACT_SLICE
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def usable(self, length: int, prompt: int) -> int:
+        most = min(length, prompt)
+        return most - most % self.width
+
+    def widest(self, length: int, prompt: int, most: int) -> int:
+        if length >= prompt:
+            return self.width
+        assert not length % self.width, f"a slice begins at {length}"
+        return min(self.width, prompt - length)
+
+    def computing(self, length: int, prompt: int) -> AbstractContextManager[None]:
+        return each_alone(self._model) if length >= prompt else nullcontext()
+
+
+def slices_of(model: Any) -> AnySlices:
+    """Returns how this model's prompts are cut."""
+    return ExactSlices(model) if is_exact(model) else AnySlices()

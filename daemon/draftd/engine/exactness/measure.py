@@ -1,0 +1,158 @@
+"""Measures a model's exactness, and makes a model exact."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from draftd.engine.cache.alone_mode import Alone, alone_of, forget_alone, prepare_alone
+from draftd.engine.exactness.forwards import Differences, Forwards
+from draftd.engine.exactness.operations import InUse, Operations
+from draftd.exactness import Exactness, OperationExactness, OperationKind
+
+_TRIAL_LENGTHS = (9, 14, 23, 5)  # tokens of the prompts that an exact model is tried with
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[str], None]
+
+
+class ExactLayers:
+    """The layers that make a model exact on this machine. The same model, loaded again, need not be measured again."""
+
+    def __init__(self, operations: Operations, by_token: bool) -> None:
+        self._layers = [(layer.call.path, layer) for layer in operations.layers]
+        self.by_token = by_token
+        self.operations = MeasuredOperations(operations.differing, operations.total)
+
+    def install(self, model: Any) -> None:
+        """Makes the model compute each token alone within `each_alone`."""
+        mode = prepare_alone(model)
+        mode.by_token, mode.exact = self.by_token, True
+        if not self.by_token:
+            modules = dict(model.named_modules())
+            for path, layer in self._layers:
+                layer.split(modules[path], mode)
+
+
+def make_exact(model: Any, vocabulary: int, sizes: InUse, slice_width: int, progress: Progress) -> ExactLayers:
+    """Measures which of the model's layers differ, and makes it exact. If it then still differs, as where attention is
+    no function of mlx-lm's, each token of each sequence gets a forward of its own."""
+    operations = Operations(model, vocabulary, sizes)
+    progress("measuring which operations depend on the size of a step")
+    mode = prepare_alone(model)
+    for _ in _split(operations, model, mode):
+        pass
+    prompts = [[(13 * at + 5 * n) % vocabulary for at in range(n)] for n in _TRIAL_LENGTHS]
+    forwards, differences = Forwards(model, prompts, sizes, slice_width), Differences()
+    try:
+        for _ in itertools.chain(
+            forwards.prepare(in_mode=True), forwards.compare(differences, in_mode=True, slices=False)
+        ):
+            pass
+        differs = differences.operation("", OperationKind.FORWARD).differs
+    except Exception as error:  # some architectures cannot be called so
+        _log.debug("its layers cannot compute tokens alone", exc_info=error)
+        differs = True
+    finally:
+        forwards.close()
+    exact = ExactLayers(operations, by_token=differs)
+    mode.by_token, mode.exact = exact.by_token, True
+    for layer in operations.layers:
+        layer.forget()
+    return exact
+
+
+def _split(operations: Operations, model: Any, mode: Alone) -> Generator[None, None, None]:
+    """Measures layers, and makes those that differ compute tokens alone."""
+    yield from operations.measure()
+    for layer in operations.layers:
+        layer.split(layer.call.module, mode)
+    before = len(operations.layers)
+    yield from operations.measure_blocks()
+    for layer in operations.layers[before:]:
+        layer.split(layer.call.module, mode)
+
+
+def measure(
+    model: Any,
+    vocabulary: int,
+    prompts: Sequence[Sequence[int]],
+    sizes: InUse,
+    slice_width: int,
+    *,
+    exact: ExactLayers | None = None,
+) -> Generator[str, None, Exactness]:
+    """Measures a model's layers and whole forwards; yields after each piece how far it is. `prompts`: tokens of texts
+    that the model goes on with. `exact`: what made the model exact; its whole forwards are then measured as it
+    decodes."""
+    began = time.perf_counter()
+    forwards = Forwards(model, prompts, sizes, slice_width)
+    differences, attention = Differences(), Differences()
+    in_mode, by_token = exact is not None, exact is not None and exact.by_token
+    try:
+        with contextlib.nullcontext() if exact is not None else _as_it_was(model):
+            operations = yield from _operations(model, vocabulary, sizes) if exact is None else _known_operations(exact)
+            yield from _name_pieces(forwards.prepare(in_mode=in_mode), "texts")
+            if not by_token:
+                pieces = forwards.compare(attention, in_mode=True, attention=False, slices=not in_mode)
+                yield from _name_pieces(pieces, "attention")
+            yield from _name_pieces(
+                forwards.compare(differences, in_mode=in_mode, slices=not in_mode), "whole forwards"
+            )
+    finally:
+        forwards.close()
+    differing = list(operations.differing)
+    if (attending := attention.operation("attention", OperationKind.ATTENTION)).differs:
+        differing.append(attending)
+    return Exactness(
+        exact=in_mode,
+        by_token=by_token,
+        forward=differences.operation("whole forward", OperationKind.FORWARD),
+        operations=tuple(differing),
+        measured=operations.measured + 1,
+        flips=forwards.flips(differences),
+        positions=forwards.positions,
+        seconds=time.perf_counter() - began,
+    )
+
+
+class MeasuredOperations(NamedTuple):
+    """The operations that differ, and how many kinds were `measured`."""
+
+    differing: Sequence[OperationExactness]
+    measured: int
+
+
+def _operations(model: Any, vocabulary: int, sizes: InUse) -> Generator[str, None, MeasuredOperations]:
+    operations = Operations(model, vocabulary, sizes)
+    for _ in _split(operations, model, prepare_alone(model)):
+        yield f"operations: {operations.done} of {operations.total} kinds"
+    return MeasuredOperations(operations.differing, operations.total)
+
+
+def _known_operations(exact: ExactLayers) -> Generator[str, None, MeasuredOperations]:
+    yield "operations"
+    return exact.operations
+
+
+def _name_pieces(pieces: Iterator[None], name: str) -> Generator[str, None, None]:
+    for _ in pieces:
+        yield name
+
+
+@contextlib.contextmanager
+def _as_it_was(model: Any) -> Iterator[None]:
+    """Gives the model's layers back their classes, and the model its mode."""
+    mode, kinds = alone_of(model), [(module, type(module)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, kind in kinds:
+            module.__class__ = kind
+        if mode is None:
+            forget_alone(model)
