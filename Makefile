@@ -10,8 +10,8 @@ IF_REAL = $(if $(filter --real,$(ARGS)),$(REAL))
 WITH_REAL = $(patsubst --real,--model $(REAL),$(ARGS))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve real-model test parity-real faults ranks remote models folders schemas clients check lint types imports words proto-check docs-check collector-check components collector stack proto \
-	docs accept hooks bench bench-grammar bench-harness bench-http bench-layers bench-peers bench-ranks bench-records bench-remote bench-settle simulate train constraints clean
+.PHONY: help demo serve real-model test parity-real exactness faults ranks remote models folders schemas clients check lint types imports words proto-check docs-check collector-check components collector stack proto \
+	docs accept hooks bench bench-exactness bench-grammar bench-harness bench-http bench-layers bench-peers bench-ranks bench-records bench-remote bench-settle simulate train constraints clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,9 @@ test: $(DEV) components ## all tests (ARGS="-m 'not slow'" for the quick ones)
 
 parity-real: $(DEV) $(REAL) $(REAL)-4bit ## are a real model's texts mlx-lm's own, in every configuration? (ten minutes; ARGS="--part greedy")
 	@$(BIN)/python -m tests.real $(ARGS)
+
+exactness: $(DEV) ## is all found that makes a text depend on depth, batch or slices, and avoided by engine.exact? (fifteen minutes)
+	@$(BIN)/python -m tests.exactness $(ARGS)
 
 faults: $(DEV) ## kills, full disks, floods … under traffic, drawn from a seed (ten minutes; ARGS="--minutes 30", "--prove")
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.faults $(ARGS)
@@ -107,6 +110,9 @@ accept: $(RUN) ## is this pair fit for production? Sweep, soak, quality, gate an
 
 bench: $(RUN) $(IF_REAL) ## measure against mlx-lm, paired (about ten minutes; ARGS=--real, or one model: about forty)
 	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+bench-exactness: $(RUN) $(IF_REAL) ## what does engine.exact cost, and what does speculation gain under it? (ten minutes)
+	@$(BIN)/python -m benchmarks.exactness $(ARGS)
 
 bench-grammar: $(RUN) $(IF_REAL) ## what does a grammar cost, and what does speculation gain under one? (about two minutes)
 	@$(BIN)/python -m benchmarks.grammar $(ARGS)

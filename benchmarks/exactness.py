@@ -1,0 +1,184 @@
+"""`make bench-exactness`: what does `engine.exact` cost, and what does speculation gain under it (ten minutes)?
+
+Two engines in one process decode the same prompts in turns, one with `engine.exact`, one without: without drafts and at
+automatic depth, one text at a time and four at once, and a prompt of 500 tokens up to its first token. A result is the
+median over repetitions of a ratio of tokens per second, with its lowest and highest. The last line is JSON.
+
+A model without a draft model drafts by prompt lookup.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import options
+from draftd.core import (
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DecodeMode,
+    DecodePlan,
+    DecodeRequest,
+    DepthMode,
+    FallbackLevel,
+    SamplingParams,
+    WorkloadClass,
+)
+from draftd.models.blas import load_blas
+from draftd.outcome import Emission, Outcome
+
+_DEEPEST, _TOGETHER, _LONG = 4, 4, 500
+_CLASSES = ("code", "tool_call", "chat", "prose")
+_SETTLED_SECONDS = 60.0  # the longest wait for an engine's calibration
+Arm = tuple[str, int]  # plan, texts at once
+
+
+class Sink:
+    """Notes when a text's tokens come."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[float, int]] = []  # when tokens came, and how many
+        self.ended = threading.Event()
+
+    def on_tokens(self, emission: Emission) -> None:
+        self.times.append((time.perf_counter(), len(emission.tokens)))
+
+    def on_finish(self, outcome: Outcome) -> None:
+        assert not outcome.error, outcome
+        self.ended.set()
+
+
+def start(model: str, draft: str, *, exact: bool) -> Any:
+    """Starts an engine and waits until it has measured the costs of its steps."""
+    from draftd.engine.handle import EngineState
+    from draftd.engine.limits import Limits
+    from draftd.engine.loop import EngineWorker
+    from draftd.engine.pair import load_models
+
+    worker = EngineWorker(
+        lambda progress: load_models(model, draft or None, progress=lambda line: None),
+        limits=Limits(max_draft_tokens=_DEEPEST, max_batch=_TOGETHER, exact=exact),
+    )
+    worker.start()
+    while worker.state is EngineState.LOADING:
+        time.sleep(0.01)
+    assert worker.state is EngineState.READY, worker.error
+    until = time.monotonic() + _SETTLED_SECONDS
+    while time.monotonic() < until and worker._engine is not None and worker._engine.calibration.pending:
+        time.sleep(0.1)
+    return worker
+
+
+def plan(name: str, drafter: str) -> DecodePlan:
+    """Returns the plan of an arm."""
+    if name == "plain":
+        return DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "benchmark")
+    return DecodePlan(
+        DecodeMode.SPECULATIVE, _DEEPEST, drafter, FallbackLevel.FULL, "on", "benchmark", DepthMode.AUTOMATIC
+    )  # fmt: skip
+
+
+def speed(worker: Any, prompts: Sequence[Sequence[int]], asked: DecodePlan, tokens: int, workload: str) -> float:
+    """Decodes all prompts at once. Returns their tokens per second from the first token on."""
+    sinks = [Sink() for _ in prompts]
+    for prompt, sink in zip(prompts, sinks, strict=True):
+        name = f"{id(sink)} {time.perf_counter()}"
+        worker.submit(
+            DecodeRequest(
+                name, tuple(prompt), tokens, asked, time.monotonic(), SamplingParams(), workload=WorkloadClass(workload)
+            ),
+            sink,
+        )
+    for sink in sinks:
+        assert sink.ended.wait(300)
+    began, ended = max(sink.times[0][0] for sink in sinks), min(sink.times[-1][0] for sink in sinks)
+    count = sum(n for sink in sinks for at, n in sink.times if began < at <= ended)
+    return count / max(ended - began, 1e-6)
+
+
+def first_token(worker: Any, vocabulary: int, repetition: int) -> float:
+    """Returns the seconds from a long prompt to its first token."""
+    dice = random.Random(repetition)
+    sink, began = Sink(), time.perf_counter()
+    prompt = tuple(dice.randrange(4, vocabulary) for _ in range(_LONG))
+    asked = plan("plain", "")
+    worker.submit(DecodeRequest(f"long {began}", prompt, 1, asked, time.monotonic(), SamplingParams()), sink)
+    assert sink.ended.wait(300)
+    return sink.times[0][0] - began
+
+
+def prompts_of(worker: Any) -> dict[str, list[list[int]]]:
+    """Returns some held-out prompts of each category (class), as token ids."""
+    folder = files("draftd.models") / "nano" / "prompts"
+    lines = {name: (folder / f"{name}.jsonl").read_text("utf-8").splitlines()[:_TOGETHER] for name in _CLASSES}
+    tokenizer = worker.tokenizer
+    return {
+        name: [tokenizer.render_chat(json.loads(line)["messages"]) for line in some] for name, some in lines.items()
+    }
+
+
+def measure(workers: dict[str, Any], repetitions: int, tokens: int, drafter: str) -> dict[str, list[float]]:
+    """Returns the ratios of each repetition, by name."""
+    prompts, ratios = prompts_of(workers["usual"]), dict[str, list[float]]()
+    arms: list[Arm] = [(name, together) for name in ("plain", "automatic") for together in (1, _TOGETHER)]
+    for repetition in range(repetitions + 1):  # the first teaches automatic depth, and is dropped
+        rates: dict[tuple[str, Arm], float] = {}
+        for arm in random.Random(repetition).sample(arms, len(arms)):
+            name, together = arm
+            for engine in random.Random(f"{repetition} {arm}").sample(sorted(workers), len(workers)):
+                each = [
+                    speed(workers[engine], group, plan(name, drafter), tokens, workload)
+                    for workload, some in prompts.items()
+                    for group in ([some] if together > 1 else [[prompt] for prompt in some[:2]])
+                ]
+                rates[engine, arm] = statistics.harmonic_mean(each)
+        seconds = {name: first_token(worker, 2000, repetition) for name, worker in workers.items()}
+        if not repetition:
+            continue
+        for name, together in arms:
+            texts = "one text" if together == 1 else f"{together} at once"
+            exact, usual = rates["exact", (name, together)], rates["usual", (name, together)]
+            ratios.setdefault(f"exact over usual, {name}, {texts}", []).append(exact / usual)
+            if name == "automatic":
+                for engine in workers:
+                    gain = rates[engine, (name, together)] / rates[engine, ("plain", together)]
+                    ratios.setdefault(f"automatic over plain, {engine}, {texts}", []).append(gain)
+        ratios.setdefault(f"exact over usual, first token of {_LONG}", []).append(seconds["exact"] / seconds["usual"])
+    return ratios
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.exactness", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--repetitions", type=int, default=5, help="how often every arm is measured (5)")
+    parser.add_argument("--tokens", type=int, default=96, help="of each text (96)")
+    given = options.parse(parser)
+    load_blas()
+    workers = {name: start(given.model, given.draft_model, exact=name == "exact") for name in ("usual", "exact")}
+    ratios = measure(workers, given.repetitions, given.tokens, DRAFT_MODEL if given.draft_model else PROMPT_LOOKUP)
+    table = Table("ratio", "median", "lowest–highest")
+    for name, values in ratios.items():
+        table.add_row(name, f"{statistics.median(values):.3f}", f"{min(values):.3f}–{max(values):.3f}")
+    Console(stderr=True).print(table)
+    for worker in workers.values():
+        worker.close()
+    print(json.dumps({name: [round(value, 3) for value in values] for name, values in ratios.items()}))
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # MLX's remaining threads would make a normal exit fail

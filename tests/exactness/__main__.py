@@ -1,0 +1,106 @@
+"""`python -m tests.exactness`: is every dependence on a step's size found, and avoided by `engine.exact` (ten minutes)?
+
+Twenty changes of the order of additions are put one at a time into tiny models whose logits nearly tie, and into
+draftd's own attention and caches: the measurement must name each. Then texts are decoded in 32 ways (depths 0, 1, 4,
+automatic; alone, eight; prefixes, none; two slice widths): with `exact` all must be the same, without it some differ.
+The same without such a change, on this machine's BLAS. Exits with 1 otherwise. The last line is JSON.
+
+--only NAME   only plants with this in their name; may be repeated
+--tokens N    tokens of each text (16)
+--usual N     ways that are compared without `exact` (8)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from draftd.models.blas import load_blas
+
+_PLANTED, _BLAS = "planted", "blas"
+_WIDTHS = (38, 14, 34, 9, 9, 9, 9, 8)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.exactness", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--usual", type=int, default=8)
+    parser.add_argument("--part", choices=(_PLANTED, _BLAS), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.part:
+        return _run(given)
+    totals: dict[str, int] = {}
+    _print("change", "model", "named", "exact", "differ", "usual", "differ", "seconds")
+    for part in (_PLANTED, *([] if given.only else [_BLAS])):
+        # The changes are put where nothing differs by itself: into the reference BLAS.
+        environment = {**os.environ, **({"DRAFTD_BLAS": "reference"} if part == _PLANTED else {})}
+        command = [sys.executable, "-m", "tests.exactness", *sys.argv[1:], "--part", part]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                if line.startswith("{"):
+                    totals = {key: totals.get(key, 0) + value for key, value in json.loads(line).items()}
+                else:
+                    print(line, end="", flush=True)
+        if child.returncode:
+            return 1
+    print(json.dumps(totals))
+    good = (
+        totals["named"] == totals["planted"] and not totals["differ"] and not totals["bits"] and totals["usual_differ"]
+    )
+    return 0 if good else 1
+
+
+def _run(given: Any) -> int:
+    load_blas()
+    from tests.exactness import plants, texts  # bring MLX in, after the BLAS
+
+    totals = dict.fromkeys(("planted", "named", "texts", "differ", "bits", "usual_texts", "usual_differ"), 0)
+    if given.part == _BLAS:
+        _row(totals, given, texts, "none, on this machine's BLAS", "wide", None)
+    else:
+        for plant in plants.PLANTS:
+            if not given.only or any(part in plant.name for part in given.only):
+                totals["planted"] += 1
+                _row(totals, given, texts, plant.name, plant.model, plant)
+    print(json.dumps(totals))
+    return 0
+
+
+def _row(totals: dict[str, int], given: Any, texts: Any, name: str, model: str, plant: Any) -> None:
+    began = time.monotonic()
+    usual, exact = texts.tied_pair(model), texts.tied_pair(model)
+    put = plant.put if plant else texts.nothing
+    with put(usual.target):
+        named = texts.named(usual, plant)
+        without = texts.compare(usual, texts.some_ways(given.usual), given.tokens)
+    with put(exact.target):
+        layers = texts.exact(exact)
+        compared = texts.compare(exact, texts.WAYS, given.tokens)
+    totals["named"] += plant is not None and bool(named)
+    totals["texts"] += compared.texts
+    totals["differ"] += compared.differ
+    totals["bits"] += compared.bits
+    totals["usual_texts"] += without.texts
+    totals["usual_differ"] += without.differ
+    how = " (by token)" if layers.by_token else ""
+    seconds = time.monotonic() - began
+    _print(name, model, named or "not named", f"{compared.texts}{how}", f"{compared.differ}/{compared.bits}",
+           without.texts, without.differ, f"{seconds:.0f}")  # fmt: skip
+
+
+def _print(*cells: object) -> None:
+    line: Sequence[str] = [f"{cell!s:<{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)]
+    print(" ".join(line).rstrip(), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
