@@ -190,7 +190,7 @@ def delta_rule(model: Any) -> Any:
 
 
 def values_read(when: Callable[[BatchedAttention], bool]) -> Callable[[Any], Any]:
-    """Rounds the values that a cache gives to attention once more, in steps that `when(layer)` accepts."""
+    """Changes the last bits of the values that a cache gives to attention, in steps that `when(layer)` accepts."""
 
     def put(model: Any) -> Any:
         together, apart = BatchedAttention.keys_and_values, BatchedAttention.apart
