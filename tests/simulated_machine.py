@@ -83,6 +83,7 @@ class SimulatedTarget:
     """A target that accepts as often as the machine says for the sequence's category. Prompts cost nothing."""
 
     nbytes = 0
+    slice_width = 1
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

@@ -5,6 +5,7 @@ draftd's own attention and caches: the measurement must name each. Then texts ar
 automatic; alone, eight; prefixes, none; two slice widths): with `exact` all must be the same, without it some differ.
 The same without such a change, on this machine's BLAS. Exits with 1 otherwise. The last line is JSON.
 
+--names       only measure, with the BLAS of this process, and say what each change was called
 --only NAME   only plants with this in their name; may be repeated
 --tokens N    tokens of each text (16)
 --usual N     ways that are compared without `exact` (8)
@@ -33,8 +34,11 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--usual", type=int, default=8)
+    parser.add_argument("--names", action="store_true")
     parser.add_argument("--part", choices=(_PLANTED, _BLAS), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.names:
+        return _name(given)
     if given.part:
         return _run(given)
     totals: dict[str, int] = {}
@@ -57,6 +61,32 @@ def main() -> int:
         totals["named"] == totals["planted"] and not totals["differ"] and not totals["bits"] and totals["usual_differ"]
     )
     return 0 if good else 1
+
+
+def _name(given: Any) -> int:
+    load_blas()
+    from tests.exactness import plants, texts
+
+    totals = dict.fromkeys(("planted", "named", "others"), 0)
+    for plant in plants.PLANTS:
+        if given.only and not any(part in plant.name for part in given.only):
+            continue
+        models = texts.tied_pair(plant.model)
+        with plant.put(models.target):
+            operations = texts.measured(models).operations
+        names = [operation.name for operation in operations if plant.named in operation.name]
+        totals["planted"] += 1
+        totals["named"] += bool(names)
+        # What contains the layer differs with it.
+        totals["others"] += sum(not plant.named.startswith(_inner(operation.name)) for operation in operations if
+                                operation.name not in names)  # fmt: skip
+        print(f"{plant.name}: {', '.join(f'{one.name} {one.in_words()}' for one in operations)}", flush=True)
+    print(json.dumps(totals))
+    return 0
+
+
+def _inner(name: str) -> str:
+    return name.removeprefix("model.")
 
 
 def _run(given: Any) -> int:

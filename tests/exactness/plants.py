@@ -113,6 +113,16 @@ def convolution(path: str) -> Callable[[Any], Any]:
     return _layer(path, call)
 
 
+def noise(path: str, size: float) -> Callable[[Any], Any]:
+    """Changes a linear layer's results by up to `size`, in calls of several tokens."""
+
+    def call(whole: Any, module: Any, x: mx.array) -> mx.array:
+        out = whole(module, x)
+        return out if _rows(x) == 1 else out + size * mx.sin(7919 * out)
+
+    return _layer(path, call)
+
+
 def _layer(path: str, call: Callable[..., mx.array]) -> Callable[[Any], Any]:
     @contextlib.contextmanager
     def put(model: Any) -> Iterator[None]:

@@ -18,7 +18,7 @@ from draftd.core import DecodeRequest, DrafterName, FinishReason, Origin
 from draftd.engine.cache.pins import LEAST, MOST_PINS, Pin, check_name
 from draftd.engine.handle import EngineHandle, EngineState, check_request, check_tokens, verifier_of
 from draftd.engine.inbox import IDLE_SECONDS, Arrival, Inbox, PinPrefix
-from draftd.engine.limits import REST_SECONDS, Limits
+from draftd.engine.limits import EXACT_SLICE, REST_SECONDS, Limits
 from draftd.engine.memory import MlxMemory, mlx_memory
 from draftd.engine.observer import (
     EngineObserver,
@@ -148,8 +148,9 @@ class EngineWorker(EngineHandle):
         engine, info = self._require_engine(), self.info
         check_name(name)
         check_tokens("tokens", tokens, info)
-        if len(tokens) < LEAST:
-            raise InvalidRequest("tokens", f"{len(tokens)} tokens", f"at least {LEAST} tokens")
+        least, where = (EXACT_SLICE, ", as engine.exact is true") if self._limits.exact else (LEAST, "")
+        if len(tokens) < least:
+            raise InvalidRequest("tokens", f"{len(tokens)} tokens", f"at least {least} tokens{where}")
         disk = self._prefix_disk(engine)
         pins, need = disk.pins.by_name, info.position_bytes * len(tokens) + info.sequence_bytes
         if name not in pins and len(pins) >= MOST_PINS:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from draftd.engine.cache.base import KVSegment
-from draftd.engine.cache.pins import MOST_PINS, Pin
+from draftd.engine.cache.pins import LEAST, MOST_PINS, Pin
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_arrays import apart, load_array, store_array, together
 from draftd.engine.cache.prefix_disk import PrefixDisk
@@ -24,6 +24,7 @@ from draftd.engine.cache.prefix_file import BadFile, PrefixHeader
 from draftd.engine.cache.prefix_store import PrefixCache, PrefixStore
 from draftd.engine.cache.trie import Tokens, pack_tokens
 from draftd.engine.inbox import PinPrefix
+from draftd.engine.limits import EXACT_SLICE
 from draftd.engine.model_keys import ModelKey, ModelKeys
 from draftd.engine.sequence import DecodeSequence
 from draftd.errors import DraftdError, EngineFailure, NoRoom, NotNow, QueueFull, in_one_line
@@ -285,7 +286,11 @@ class PrefixJobs:
     # pins
 
     def _make_pin(self, name: str, tokens: Sequence[int], before: Pin | None) -> Work:
-        """Puts a prefix into memory and on disk under its name; returns the pin. `before`: the earlier pin."""
+        """Puts a prefix into memory and on disk under its name; returns the pin. `before`: the earlier pin. Of an exact
+        model's prefix only whole slices are kept."""
+        tokens = tokens[: self._models()[0].texts.usable(len(tokens))]
+        if len(tokens) < LEAST:
+            raise NotNow(f"no prefix is kept of fewer than {EXACT_SLICE} tokens while engine.exact is true")
         disk, files, model_key = self._disk, list[str](), ""
         assert disk is not None
         try:

@@ -57,6 +57,10 @@ class Seam:
         self._inner.reset()
 
     @property
+    def slice_width(self) -> int:
+        return self._inner.slice_width
+
+    @property
     def nbytes(self) -> int:
         return self._inner.nbytes
 

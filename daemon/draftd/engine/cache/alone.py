@@ -30,8 +30,8 @@ from draftd.models.mlx_lm import ArraysCache
 def split_rows(
     module: Any, method: str, mode: Alone, counts: Collection[int], axis: int = 1, *, always: bool = False
 ) -> None:
-    """Makes a module compute in each call as many rows as `counts` allows, in the mode or `always`. `axis`: of
-    positions in its input, 1 or 2; a position is then one row, whatever else the input has."""
+    """Makes a module compute in each call as many rows as `counts` allows, in the mode. `always`: in all forwards of an
+    exact model. `axis`: of positions in its input, 1 or 2; a position is one row, whatever else the input has."""
     key = type(module), method, frozenset({1, *counts}), axis, always
     if key not in mode.kinds:
         mode.kinds[key] = _splitting(*key, mode)
@@ -43,7 +43,7 @@ def _splitting(kind: type, method: str, counts: frozenset[int], axis: int, alway
 
     @functools.wraps(whole)
     def rows(self: Any, x: mx.array, *rest: Any, **named: Any) -> Any:
-        if not (mode.active or always) or not isinstance(x, mx.array) or x.ndim <= axis:
+        if not (mode.active or (always and mode.exact)) or not isinstance(x, mx.array) or x.ndim <= axis:
             return whole(self, x, *rest, **named)
         if "offset" in named or rest:
             return rotate_alone(functools.partial(whole, self), x, *rest, mode=mode, **named)
