@@ -214,6 +214,18 @@ HELD_BACK_REQUESTS = _model_gauge(
     "Requests that wait although the batch has room, because memory for their key-value caches is short",
 )
 WEIGHTS = _model_gauge("draftd.engine.weights", "By", "Memory of the MLX arrays of the weights, draft included")
+INDEPENDENT = _model_gauge(
+    "draftd.exactness.independent",
+    "{model}",
+    "1 if a token's logits are the same at every depth and batch size that the daemon tried, else 0; measured once, "
+    "absent until then",
+)
+FLIPS = _model_gauge(
+    "draftd.exactness.flips",
+    "{token}",
+    "Expected tokens of a 1,000-token greedy text that another depth or batch size would change; an estimate, absent "
+    "until measured",
+)
 PREFIX_USAGE = _model_gauge(
     "draftd.prefix_cache.usage",
     "By",

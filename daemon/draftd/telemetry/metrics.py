@@ -238,6 +238,8 @@ _STATUS: Mapping[Metric, Callable[[EngineStatus], Values]] = {
     catalog.KV_CACHE_LIMIT: lambda s: s.kv_cache_limit_bytes,
     catalog.HELD_BACK_REQUESTS: lambda s: s.held_back,
     catalog.WEIGHTS: lambda s: s.weight_bytes,
+    catalog.INDEPENDENT: lambda s: None if s.exactness is None else not s.exactness.forward.differs,
+    catalog.FLIPS: lambda s: None if s.exactness is None else s.exactness.flips,
     catalog.PREFIX_USAGE: lambda s: s.prefix.bytes,
     catalog.PREFIX_LIMIT: lambda s: s.prefix.limit_bytes,
     catalog.PREFIX_ENTRIES: lambda s: s.prefix.entries,

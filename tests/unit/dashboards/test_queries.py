@@ -26,6 +26,8 @@ EVERY_SERIES = {"job", "instance"}
 DELIBERATELY_NOT: Mapping[Metric, str] = {
     catalog.STARTED: "tells which instance of a daemon was the last, for DraftdAbsent",
     catalog.CERTIFICATE_EXPIRY: "changes once a year: an alert and `draftd doctor` tell",
+    catalog.INDEPENDENT: "measured once after each start: `draftd status` tells",
+    catalog.FLIPS: "measured once after each start: `draftd status` tells",
 }
 
 

@@ -25,6 +25,7 @@ from draftd.core import (
 from draftd.counts import DraftCounts, StepCounts
 from draftd.engine.observer import EngineStatus, PrefixStatus, RemoteStatus
 from draftd.engine.remote.verifier_link import LinkState
+from draftd.exactness import Exactness, OperationExactness, OperationKind
 from draftd.fallback.ladder import Cause, Hold, LadderState, Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport, ProbeVerdict
 from draftd.fallback.remote_guard import RemoteState
@@ -79,6 +80,7 @@ STATUS = EngineStatus(
     prefix=PrefixStatus(2048, 8192, 3, 40, 30, 900, unfit=7),
     remote=RemoteStatus(REMOTE_COUNTS, open_sequences=1, in_flight=2, break_even=0.03),
     group=GROUP,
+    exactness=Exactness(False, False, OperationExactness("forward", OperationKind.FORWARD, width=13), flips=0.25),
 )
 LINK = LinkState(
     up=True,

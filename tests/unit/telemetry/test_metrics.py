@@ -248,6 +248,25 @@ def test_engine_and_prefix_cache_gauges_export_the_engine_status(scene: Scene, r
     assert [receiver.total(f"draftd.prefix_cache.{name}") for name in names] == [2048, 8192, 3, 40, 30, 900, 7]
 
 
+@pytest.mark.parametrize(("width", "independent"), [(13, 0), (None, 1)])
+def test_exactness_gauges_export_independence_of_batch_and_expected_flips(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver, width: int | None, independent: int
+) -> None:
+    assert STATUS.exactness is not None
+    forward = replace(STATUS.exactness.forward, width=width)
+    status = replace(STATUS, exactness=replace(STATUS.exactness, forward=forward, flips=0.25))
+    open_scene(receiver.environ(), status=status).telemetry.shutdown(30.0)
+    (point,) = receiver.points("draftd.exactness.independent")
+    assert (point.value, receiver.total("draftd.exactness.flips")) == (independent, 0.25)
+
+
+def test_exactness_gauges_are_absent_until_exactness_is_measured(
+    open_scene: Callable[..., Scene], receiver: OtlpReceiver
+) -> None:
+    open_scene(receiver.environ(), status=replace(STATUS, exactness=None)).telemetry.shutdown(30.0)
+    assert not {"draftd.exactness.independent", "draftd.exactness.flips"} & receiver.metric_names()
+
+
 def test_drafter_error_is_counted_in_its_metric(scene: Scene, receiver: OtlpReceiver) -> None:
     request = DecodeRequest("r", (1,), 4, SPECULATIVE, 0.0)
     scene.telemetry.observer.on_drafter_error(request, request.plan.drafter, "on purpose")
