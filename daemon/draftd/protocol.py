@@ -22,7 +22,9 @@ from draftd.core import (
 )
 from draftd.counts import DraftCounts
 from draftd.errors import InvalidRequest
+from draftd.exactness import Exactness, OperationExactness, OperationKind
 from draftd.strategies import QualityClass, Strategy
+from draftd.v1 import control_pb2
 from draftd.v1 import inference_pb2 as pb
 
 K = TypeVar("K")
@@ -101,6 +103,28 @@ def draft_counts(counts: pb.DraftCounts, emitted: int) -> DraftCounts:
             value = getattr(counts, name if hasattr(counts, name) else f"{name}_tokens")
             said[name] = list(value) if name.endswith("_per_position") else value
     return DraftCounts(**said)
+
+
+def exactness_of(message: control_pb2.Exactness) -> Exactness:
+    """Converts what a daemon measured of its model's exactness."""
+    return Exactness(
+        exact=message.exact,
+        by_token=message.by_token,
+        forward=_operation_exactness(message.forward),
+        operations=tuple(map(_operation_exactness, message.operations)),
+        measured=message.measured,
+        flips=message.flips,
+        positions=message.positions,
+        seconds=message.duration.ToNanoseconds() / 1e9,
+    )
+
+
+def _operation_exactness(message: control_pb2.OperationExactness) -> OperationExactness:
+    """Converts an operation. A kind that only a newer daemon knows counts as a block."""
+    values = plain(message)
+    if values["kind"] not in set(OperationKind):
+        values["kind"] = OperationKind.BLOCK
+    return OperationExactness(**values | {"kind": OperationKind(values["kind"])})
 
 
 def sampling_message(sampling: SamplingParams) -> pb.SamplingParams:

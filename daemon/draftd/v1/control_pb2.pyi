@@ -56,7 +56,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors", "hardware", "transitions", "max_draft_tokens", "level_cause", "flag", "started", "verifier_errors", "fallback", "prefix_cache", "unloaded", "kv_cache_limit_bytes", "remote", "verification", "group", "progress", "prompts", "prefilled_tokens", "draft_warning")
+    __slots__ = ("version", "state", "uptime", "model", "active_requests", "queued_requests", "queue_capacity", "kv_cache_bytes", "weight_bytes", "finished_requests", "counts", "output_tokens", "flag_variant", "level", "telemetry_exporting", "backend", "refused_requests", "drafter_errors", "hardware", "transitions", "max_draft_tokens", "level_cause", "flag", "started", "verifier_errors", "fallback", "prefix_cache", "unloaded", "kv_cache_limit_bytes", "remote", "verification", "group", "progress", "prompts", "prefilled_tokens", "draft_warning", "exactness")
     class FinishedRequestsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,7 @@ class GetStatusResponse(_message.Message):
     PROMPTS_FIELD_NUMBER: _ClassVar[int]
     PREFILLED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_WARNING_FIELD_NUMBER: _ClassVar[int]
+    EXACTNESS_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: DaemonState
     uptime: _duration_pb2.Duration
@@ -136,7 +137,48 @@ class GetStatusResponse(_message.Message):
     prompts: _containers.RepeatedCompositeFieldContainer[_inference_pb2.PromptProgress]
     prefilled_tokens: int
     draft_warning: str
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., max_draft_tokens: _Optional[int] = ..., level_cause: _Optional[str] = ..., flag: _Optional[_Union[FlagState, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., verifier_errors: _Optional[int] = ..., fallback: _Optional[_Union[FallbackState, _Mapping]] = ..., prefix_cache: _Optional[_Union[PrefixCache, _Mapping]] = ..., unloaded: _Optional[bool] = ..., kv_cache_limit_bytes: _Optional[int] = ..., remote: _Optional[_Union[RemoteStatus, _Mapping]] = ..., verification: _Optional[_Union[VerificationStatus, _Mapping]] = ..., group: _Optional[_Union[GroupStatus, _Mapping]] = ..., progress: _Optional[str] = ..., prompts: _Optional[_Iterable[_Union[_inference_pb2.PromptProgress, _Mapping]]] = ..., prefilled_tokens: _Optional[int] = ..., draft_warning: _Optional[str] = ...) -> None: ...
+    exactness: Exactness
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[DaemonState, str]] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., model: _Optional[_Union[_inference_pb2.GetModelResponse, _Mapping]] = ..., active_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., finished_requests: _Optional[_Mapping[str, int]] = ..., counts: _Optional[_Union[_inference_pb2.DraftCounts, _Mapping]] = ..., output_tokens: _Optional[int] = ..., flag_variant: _Optional[str] = ..., level: _Optional[str] = ..., telemetry_exporting: _Optional[bool] = ..., backend: _Optional[str] = ..., refused_requests: _Optional[int] = ..., drafter_errors: _Optional[int] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., max_draft_tokens: _Optional[int] = ..., level_cause: _Optional[str] = ..., flag: _Optional[_Union[FlagState, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., verifier_errors: _Optional[int] = ..., fallback: _Optional[_Union[FallbackState, _Mapping]] = ..., prefix_cache: _Optional[_Union[PrefixCache, _Mapping]] = ..., unloaded: _Optional[bool] = ..., kv_cache_limit_bytes: _Optional[int] = ..., remote: _Optional[_Union[RemoteStatus, _Mapping]] = ..., verification: _Optional[_Union[VerificationStatus, _Mapping]] = ..., group: _Optional[_Union[GroupStatus, _Mapping]] = ..., progress: _Optional[str] = ..., prompts: _Optional[_Iterable[_Union[_inference_pb2.PromptProgress, _Mapping]]] = ..., prefilled_tokens: _Optional[int] = ..., draft_warning: _Optional[str] = ..., exactness: _Optional[_Union[Exactness, _Mapping]] = ...) -> None: ...
+
+class Exactness(_message.Message):
+    __slots__ = ("exact", "by_token", "differs", "forward", "operations", "measured", "flips", "positions", "duration")
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    BY_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    DIFFERS_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
+    FLIPS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    exact: bool
+    by_token: bool
+    differs: bool
+    forward: OperationExactness
+    operations: _containers.RepeatedCompositeFieldContainer[OperationExactness]
+    measured: int
+    flips: float
+    positions: int
+    duration: _duration_pb2.Duration
+    def __init__(self, exact: _Optional[bool] = ..., by_token: _Optional[bool] = ..., differs: _Optional[bool] = ..., forward: _Optional[_Union[OperationExactness, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[OperationExactness, _Mapping]]] = ..., measured: _Optional[int] = ..., flips: _Optional[float] = ..., positions: _Optional[int] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class OperationExactness(_message.Message):
+    __slots__ = ("name", "kind", "width", "batch", "padding", "slice_width", "difference")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    SLICE_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    width: int
+    batch: int
+    padding: bool
+    slice_width: int
+    difference: float
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., width: _Optional[int] = ..., batch: _Optional[int] = ..., padding: _Optional[bool] = ..., slice_width: _Optional[int] = ..., difference: _Optional[float] = ...) -> None: ...
 
 class GroupStatus(_message.Message):
     __slots__ = ("id", "state", "backend", "parallel", "ranks", "losses", "reason", "restart", "records", "record_bytes", "starts")
@@ -344,7 +386,7 @@ class GetManifestRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetManifestResponse(_message.Message):
-    __slots__ = ("version", "packages", "python", "os", "device", "cores", "memory_bytes", "backend", "blas", "power_source", "low_power", "models", "settings", "load_time")
+    __slots__ = ("version", "packages", "python", "os", "device", "cores", "memory_bytes", "backend", "blas", "power_source", "low_power", "models", "settings", "load_time", "exactness")
     class PackagesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -380,6 +422,7 @@ class GetManifestResponse(_message.Message):
     MODELS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     LOAD_TIME_FIELD_NUMBER: _ClassVar[int]
+    EXACTNESS_FIELD_NUMBER: _ClassVar[int]
     version: str
     packages: _containers.ScalarMap[str, str]
     python: str
@@ -394,7 +437,8 @@ class GetManifestResponse(_message.Message):
     models: _containers.MessageMap[str, ModelManifest]
     settings: _containers.ScalarMap[str, str]
     load_time: _duration_pb2.Duration
-    def __init__(self, version: _Optional[str] = ..., packages: _Optional[_Mapping[str, str]] = ..., python: _Optional[str] = ..., os: _Optional[str] = ..., device: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., backend: _Optional[str] = ..., blas: _Optional[str] = ..., power_source: _Optional[str] = ..., low_power: _Optional[bool] = ..., models: _Optional[_Mapping[str, ModelManifest]] = ..., settings: _Optional[_Mapping[str, str]] = ..., load_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    exactness: Exactness
+    def __init__(self, version: _Optional[str] = ..., packages: _Optional[_Mapping[str, str]] = ..., python: _Optional[str] = ..., os: _Optional[str] = ..., device: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., backend: _Optional[str] = ..., blas: _Optional[str] = ..., power_source: _Optional[str] = ..., low_power: _Optional[bool] = ..., models: _Optional[_Mapping[str, ModelManifest]] = ..., settings: _Optional[_Mapping[str, str]] = ..., load_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., exactness: _Optional[_Union[Exactness, _Mapping]] = ...) -> None: ...
 
 class ModelManifest(_message.Message):
     __slots__ = ("name", "quantization", "weight_bytes", "files", "changed_since_load")

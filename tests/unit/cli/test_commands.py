@@ -481,6 +481,20 @@ def test_status_prints_prefix_cache_usage_and_hits_in_one_line(cache: pb.PrefixC
     assert "prefix cache" not in dict(lines(pb.GetStatusResponse(), datetime.now(UTC)))
 
 
+def test_status_says_from_which_width_logits_differ_and_names_the_operations() -> None:
+    status = pb.GetStatusResponse()
+    assert "exactness" not in dict(lines(status, datetime.now(UTC)))
+    status.exactness.forward.MergeFrom(pb.OperationExactness(width=13, difference=2e-6))
+    status.exactness.flips = 0.3
+    status.exactness.operations.add(name="layers.0.q_proj", kind="linear", width=13)
+    status_lines = lines(status, datetime.now(UTC))
+    at = [name for name, _ in status_lines].index("exactness")
+    assert status_lines[at : at + 2] == [
+        ("exactness", "logits differ from 13 tokens, by 2e-06; about 0.3 choices in 1,000 tokens change"),
+        ("", "operations that differ: layers.0.q_proj"),
+    ]
+
+
 def test_status_prefix_cache_line_gives_capacity_in_tokens_and_a_warning_line_below() -> None:
     model = inference.GetModelResponse(model="m", position_bytes=1000)
     cache = pb.PrefixCache(limit_bytes=8_000_000, warning="too small: set more")

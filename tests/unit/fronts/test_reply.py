@@ -11,11 +11,12 @@ from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, DepthMode
 from draftd.engine.depth.costs import DEEPEST, CalibratedCosts, CostSource
 from draftd.engine.depth.saved import LearntCosts
 from draftd.errors import NotServing
+from draftd.exactness import Exactness, OperationExactness, OperationKind
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.reply import hardware
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
 from draftd.model_info import ModelInfo
-from draftd.protocol import DEPTH_MODES, WORKLOADS
+from draftd.protocol import DEPTH_MODES, WORKLOADS, exactness_of
 from draftd.service.request import ServedModel
 from draftd.v1 import control_pb2 as pb
 
@@ -218,3 +219,27 @@ def test_every_memory_pressure_level_has_its_internal_name_in_the_grpc_contract(
     message = hardware(HardwareView(HardwareState(HardwareSample(memory_pressure=pressure), 3.0)), 5.0)
     assert message is not None
     assert pb.MemoryPressure.Name(message.memory_pressure) == f"MEMORY_PRESSURE_{pressure.name}"
+
+
+FORWARD = OperationExactness("whole forward", OperationKind.FORWARD, width=13, padding=True, difference=2e-6)
+PROJECTION = OperationExactness("layers.0.q_proj", OperationKind.LINEAR, batch=2, slice_width=64, difference=1e-6)
+EXACTNESS = Exactness(True, True, FORWARD, (PROJECTION,), measured=9, flips=0.25, positions=640, seconds=1.5)
+
+
+def test_exactness_reply_converts_back_to_what_was_measured() -> None:
+    message = reply.exactness(EXACTNESS)
+    assert message is not None
+    assert exactness_of(message) == EXACTNESS
+    assert message.differs
+    assert not message.forward.HasField("batch")
+
+
+def test_exactness_reply_is_absent_until_it_is_measured() -> None:
+    assert reply.exactness(None) is None
+
+
+def test_exactness_of_newer_daemon_with_unknown_kind_of_operation_is_still_readable() -> None:
+    message = reply.exactness(EXACTNESS)
+    assert message is not None
+    message.operations[0].kind = "spectral"
+    assert exactness_of(message).named == "layers.0.q_proj"

@@ -8,7 +8,7 @@ from draftd.cli import ladder, options, output, ranks, remote
 from draftd.cli.figures import UNKNOWN, export_state, length, percent, size, span
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL
 from draftd.model_info import prefix_room, speculation
-from draftd.protocol import DEPTH_MODES, draft_counts, enum_name
+from draftd.protocol import DEPTH_MODES, draft_counts, enum_name, exactness_of
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
 
@@ -64,6 +64,7 @@ def lines(status: pb.GetStatusResponse, now: datetime) -> list[tuple[str, str]]:
         accepted = f"{counts.accepted} of {counts.drafted} tokens accepted ({percent(counts.acceptance)})"
         drafts = f"{length(counts.mean_accepted_length)} tokens per draft, the target's own included"
         rows.append(("drafts", f"{accepted}, {drafts}; {counts.rollbacks} rollbacks"))
+    rows += _exactness(status)
     if status.drafter_errors:
         rows.append(("drafter errors", str(status.drafter_errors)))
     rows.append(("telemetry", export_state(status.telemetry_exporting)))
@@ -145,6 +146,14 @@ def _prefix_cache(cache: pb.PrefixCache, model: inference.GetModelResponse) -> s
 def _prefix_disk(cache: pb.PrefixCache) -> str:
     limit = f" of {size(cache.disk_limit_bytes + cache.pinned_bytes)}" if cache.disk_limit_bytes else ""
     return f"on disk {size(cache.disk_bytes)}{limit} in {cache.disk_files} files, {cache.pins} pinned prefixes"
+
+
+def _exactness(status: pb.GetStatusResponse) -> list[tuple[str, str]]:
+    if not status.HasField("exactness"):
+        return []
+    exactness = exactness_of(status.exactness)
+    names = [("", f"operations that differ: {exactness.named}")] if exactness.operations else []
+    return [("exactness", exactness.in_words()), *names]
 
 
 def _speculation(status: pb.GetStatusResponse) -> str:

@@ -106,7 +106,6 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             model, backend = reply.model(self._service.model()), self._worker.info.backend
         except NotServing:
             model, backend = None, ""
-        loading = self._worker.state is EngineState.LOADING
         learnt = self._worker.learnt()
         worth = None if learnt is None else learnt.worth(DRAFT_MODEL, self._planner.max_draft_tokens)
         link, remote_target = self._parts.link(), self._parts.settings.remote.target or ""
@@ -135,13 +134,14 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             flag=fill(pb.FlagState, flag),
             started=self._started,
             prefix_cache=None if model is None else fill(pb.PrefixCache, engine.prefix),
-            progress=self._worker.progress if loading else "",
+            progress=self._worker.progress if self._worker.state is EngineState.LOADING else "",
             prompts=map(reply.prompt_progress, engine.prompts),
             draft_warning="" if worth is None else worth.warning,
             fallback=reply.fallback(fallback),
             remote=None if link is None else reply.remote(remote_target, link, engine, fallback.remote),
             verification=reply.verification(self._verification.status()) if self._verification.has_status else None,
             group=None if engine.group is None else reply.group(engine.group),
+            exactness=reply.exactness(engine.exactness),
         )
 
     async def GetManifest(self, request: pb.GetManifestRequest, context: Context) -> pb.GetManifestResponse:

@@ -15,6 +15,7 @@ from draftd.engine.depth.saved import LearntCosts
 from draftd.engine.observer import EngineStatus, PromptProgress
 from draftd.engine.remote.verifier_link import LinkState
 from draftd.errors import NotServing
+from draftd.exactness import Exactness
 from draftd.fallback.ladder import Signal
 from draftd.fallback.probes import CanaryOutcome, CanaryReport, ProbeReport
 from draftd.fallback.remote_guard import REMOTE_LADDER, RemoteState
@@ -281,6 +282,20 @@ def group(status: GroupStatus) -> control_pb2.GroupStatus:
         ],
         losses={loss.value: count for loss, count in status.losses.items() if count},
         restart=duration(status.restart_seconds),
+    )
+
+
+def exactness(measured: Exactness | None) -> control_pb2.Exactness | None:
+    """Converts the model's exactness; None until it is measured."""
+    if measured is None:
+        return None
+    return fill(
+        control_pb2.Exactness,
+        measured,
+        differs=measured.forward.differs,
+        forward=fill(control_pb2.OperationExactness, measured.forward),
+        operations=[fill(control_pb2.OperationExactness, operation) for operation in measured.operations],
+        duration=duration(measured.seconds),
     )
 
 
