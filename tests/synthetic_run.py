@@ -12,6 +12,7 @@ from pathlib import Path
 from draftd.canaries.prompts import FrozenPrompts
 from draftd.canaries.schemas import schema_of
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason, WorkloadClass
+from draftd.exactness import Exactness, OperationExactness, OperationKind
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.manifest import Manifest, ModelFile, ModelManifest
 from draftd_acceptance.options import QualityOptions
@@ -39,6 +40,17 @@ ARMS: tuple[Arm, ...] = (
     replace(AUTOREGRESSIVE, temperature=0.8),
     Arm(4, temperature=0.8),
     *(replace(arm, concurrency=c) for c in (2, 4) for arm in (AUTOREGRESSIVE, Arm(4))),
+)
+
+EXACTNESS = Exactness(
+    exact=False,
+    by_token=False,
+    forward=OperationExactness("whole forward", OperationKind.FORWARD, width=13, batch=13, difference=2e-6),
+    operations=(OperationExactness("layers.0.mlp.up_proj", OperationKind.LINEAR, width=13, difference=1e-6),),
+    measured=9,
+    flips=0.3,
+    positions=640,
+    seconds=4.2,
 )
 
 
@@ -72,6 +84,7 @@ def manifest(**changes: object) -> Manifest:
         settings={"engine.max_draft_tokens": "6", "engine.max_concurrency": "4", "log.level": "info"},
         prompts={group: f"{number:02x}" * 32 for number, group in enumerate(GROUPS, 1)},
         load_seconds=3.4,
+        exactness=EXACTNESS,
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 

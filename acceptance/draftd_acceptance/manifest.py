@@ -17,11 +17,13 @@ from pydantic import TypeAdapter
 from draftd import __version__
 from draftd.client.client import DraftdClient
 from draftd.client.prompts import Prompt
+from draftd.exactness import Exactness
+from draftd.protocol import exactness_of
 
 SECONDS = 600.0  # to take a manifest: the first one hashes large files
 ABSENT = "absent"
 
-_FIGURELESS = ("created", "harness", "load_seconds")  # change no figure
+_FIGURELESS = ("created", "harness", "load_seconds", "exactness")  # change no figure; `engine.exact` is a setting
 # Settings that change no figure: addresses, logs, and what is sent to others.
 _IDLE_SETTINGS = ("server.", "log.", "telemetry.", "webhook.", "annotations.", "cost.")
 # Paths change no figure: the files themselves are compared.
@@ -57,7 +59,8 @@ class ModelManifest:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """`models` by role: target, draft, light_draft. `settings` by dotted name; a secret only says whether it is set.
-    `prompts`: the SHA-256 of each group's prompts. Unknown values are None or empty."""
+    `prompts`: the SHA-256 of each group's prompts. `exactness`: as the daemon had measured it by then. Unknown values
+    are None or empty."""
 
     created: str  # ISO 8601, UTC
     harness: str  # draftd's version where this was written
@@ -76,6 +79,7 @@ class Manifest:
     settings: Mapping[str, str]
     prompts: Mapping[str, str] = field(default_factory=dict)
     load_seconds: float | None = None  # to load the models
+    exactness: Exactness | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ def take_manifest(
         "draftd": reply.version,
         "low_power": fields.get("low_power"),
         "prompts": prompts or {},
+        "exactness": exactness_of(reply.exactness) if reply.HasField("exactness") else None,
         "load_seconds": reply.load_time.ToNanoseconds() / 1e9 if reply.HasField("load_time") else None,
     }
     return TypeAdapter(Manifest).validate_python(fields)
@@ -135,7 +140,10 @@ def _fields(manifest: Manifest, other: Manifest) -> Iterator[tuple[str, str]]:
     """Yields a manifest's values as text, by dotted name. A model or file that the other lacks is a single field."""
     for field_ in fields(Manifest):
         value = getattr(manifest, field_.name)
-        if not isinstance(value, Mapping):
+        if field_.name == "exactness":  # its estimates are never twice the same, and it may not be measured yet
+            if manifest.exactness is not None and other.exactness is not None:
+                yield field_.name, manifest.exactness.forward.where
+        elif not isinstance(value, Mapping):
             yield field_.name, _text(value)
         elif field_.name != "models":
             yield from ((f"{field_.name}.{name}", _text(said)) for name, said in value.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -44,12 +43,17 @@ class OperationExactness:
     def differs(self) -> bool:
         return self.padding or any(at is not None for at in (self.width, self.batch, self.slice_width))
 
-    def in_words(self) -> str:
-        """Says where it differs and by how much: "from 13 tokens, 13 sequences, by 2e-06"."""
+    @property
+    def where(self) -> str:
+        """Says where it differs: "from 13 tokens, 13 sequences"."""
         where = [f"{at} {of}" for at, of in ((self.width, "tokens"), (self.batch, "sequences")) if at is not None]
         where += ["unequal lengths"] if self.padding else []
         where += [] if self.slice_width is None else [f"slices of {self.slice_width}"]
-        return f"from {', '.join(where)}, by {self.difference:.1g}" if where else "nowhere"
+        return f"from {', '.join(where)}" if where else "nowhere"
+
+    def in_words(self) -> str:
+        """Says where it differs and by how much: "from 13 tokens, 13 sequences, by 2e-06"."""
+        return f"{self.where}, by {self.difference:.1g}" if self.differs else self.where
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class Exactness:
     exact: bool
     by_token: bool
     forward: OperationExactness
-    operations: Sequence[OperationExactness] = ()
+    operations: tuple[OperationExactness, ...] = ()
     measured: int = 0
     flips: float = 0.0
     positions: int = 0

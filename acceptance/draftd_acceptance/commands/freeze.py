@@ -118,6 +118,8 @@ def lines(manifest: Manifest) -> list[tuple[str, str]]:
         ("backend", f"{manifest.backend}; {manifest.blas}" if manifest.blas else manifest.backend),
         *([("power", ", ".join(power))] if power else []),
     ]
+    if manifest.exactness is not None:
+        rows.append(("exactness", manifest.exactness.in_words()))
     for role, model in sorted(manifest.models.items(), key=lambda one: _ROLES.index(one[0])):
         quantization = "no quantisation" if model.quantization == "none" else model.quantization
         description = f"{model.name} ({quantization}, {size(model.weight_bytes)} in memory)"

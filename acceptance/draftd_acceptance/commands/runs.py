@@ -35,6 +35,8 @@ from draftd_acceptance.ticks import Stage
 _KEPT = ("target", "model", "draft_model", "config", "assignments")
 _RUNS = Path("draftd-runs")
 _READY_SECONDS = 60.0
+_EXACTNESS_SECONDS = 60.0  # a daemon whose model cannot be measured is not waited for any longer
+_LOOK_SECONDS = 0.2
 _REPORT_SECONDS = 30.0  # between two lines of progress where there is no terminal
 
 Run = Annotated[
@@ -100,7 +102,21 @@ def measured_client(which: DaemonChoice, *, block_length: int = 0) -> Iterator[D
         client.wait_until_loaded(_READY_SECONDS)  # waits while it loads; no daemon is an error at once
         if which.target is not None:
             stack.enter_context(hold_ladder(client))
+        else:
+            _wait_for_exactness(client)
         yield client
+
+
+def _wait_for_exactness(client: DraftdClient) -> None:
+    """Waits until an idle daemon has measured its model's exactness: the manifest then has it, and no measurement of
+    the daemon's own runs between the requests of a stage."""
+    deadline = time.monotonic() + _EXACTNESS_SECONDS
+    with output.stderr().status("waiting until the daemon has measured its exactness"):
+        while time.monotonic() < deadline:
+            status = client.status()
+            if status.HasField("exactness") or status.HasField("group"):  # several ranks are not measured
+                return
+            time.sleep(_LOOK_SECONDS)
 
 
 def prices(which: DaemonChoice) -> CostRates | None:

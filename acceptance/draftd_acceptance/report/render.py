@@ -125,6 +125,7 @@ def report(
         "ticks": ticks,
         "errors": Counter((one.place.stage, one.place.arm, one.error) for one in failed).most_common(12),
         "manifest": last,
+        "exactness": next((one.exactness for one in reversed(manifests.values()) if one.exactness is not None), None),
         "sessions": len(manifests),
         "other": None,
     }

@@ -15,7 +15,7 @@ from draftd.client.prompts import Prompt
 from draftd.core import WorkloadClass
 from draftd_acceptance.folder import RunError, RunFolder, parse_json, to_json
 from draftd_acceptance.manifest import Difference, Manifest, ModelFile, ModelManifest, differences, prompt_checksum
-from tests.synthetic_run import manifest
+from tests.synthetic_run import EXACTNESS, manifest
 
 WAS = manifest()
 
@@ -69,6 +69,7 @@ NOTHING_THAT_MATTERS = [
     (manifest(created="2027-01-01T00:00:00+00:00"), "created"),
     (manifest(harness="0.9.0"), "harness"),
     (manifest(load_seconds=None), "load_seconds"),
+    (manifest(exactness=replace(EXACTNESS, forward=replace(EXACTNESS.forward, width=None))), "exactness"),
     (with_model("draft", name="elsewhere"), "models.draft.name"),
     (with_model("draft", weight_bytes=0), "models.draft.weight_bytes"),
     (entry("prompts", code=None), "prompts.code"),
@@ -86,6 +87,18 @@ NOTHING_THAT_MATTERS = [
 
 def test_manifest_comparison_of_equal_manifests_finds_no_difference() -> None:
     assert differences(WAS, manifest()) == ()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        manifest(exactness=None),
+        manifest(exactness=replace(EXACTNESS, flips=0.7, positions=9, seconds=1.0, operations=())),
+        manifest(exactness=replace(EXACTNESS, forward=replace(EXACTNESS.forward, difference=3e-6))),
+    ],
+)
+def test_manifest_comparison_ignores_exactness_estimates_and_a_measurement_that_is_missing(other: Manifest) -> None:
+    assert differences(WAS, other) == differences(other, WAS) == ()
 
 
 @pytest.mark.parametrize(("other", "field", "left", "right"), ONE_THING, ids=[one[1] for one in ONE_THING])
@@ -141,6 +154,7 @@ manifests = st.builds(
     cores=st.integers(0, 2**31 - 1), memory_bytes=st.integers(0, 2**50), backend=texts, blas=texts,
     power_source=texts, low_power=st.none() | st.booleans(), models=st.dictionaries(texts, models, max_size=3),
     settings=names, prompts=names, load_seconds=st.none() | st.floats(0, 1e6),
+    exactness=st.none() | st.sampled_from((EXACTNESS, replace(EXACTNESS, exact=True, flips=0.7))),
 )  # fmt: skip
 
 

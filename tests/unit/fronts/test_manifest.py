@@ -16,7 +16,10 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
+from draftd.counts import DraftCounts
+from draftd.engine.observer import EngineStatus
 from draftd.errors import NotServing
+from draftd.exactness import Exactness
 from draftd.fronts.grpc import manifest as server_manifest
 from draftd.fronts.grpc.manifest import Manifests, in_force
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
@@ -26,6 +29,7 @@ from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFiles, PairFiles
 from draftd.settings import Settings
 from draftd_acceptance.manifest import Manifest, differences, take_manifest
+from tests.synthetic_run import EXACTNESS
 
 DRAFT, LIGHT = DRAFT_MODEL, LIGHT_DRAFT_MODEL
 INFO = ModelInfo(
@@ -49,6 +53,10 @@ class Engine:
     draft_bytes: Mapping[DrafterName, int] = field(default_factory=lambda: {DRAFT: 400})
     load_seconds: float | None = 1.5
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
+    exactness: Exactness | None = None
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(DraftCounts(), {}, exactness=self.exactness)
 
 
 @dataclass
@@ -131,6 +139,7 @@ ONE_THING: list[tuple[Callable[[World], None], list[str]]] = [
     (lambda w: setattr(w, "sample", replace(w.sample, plugged_in=False)), ["power_source"]),
     (lambda w: setattr(w, "sample", replace(w.sample, low_power=True)), ["low_power"]),
     (lambda w: w.set("engine.max_batch", 4), ["settings.engine.max_batch"]),
+    (lambda w: w.set("engine.exact", True), ["settings.engine.exact"]),
     (lambda w: w.set("fallback.guard", False), ["settings.fallback.guard"]),
     (lambda w: w.set("hardware.memory_floor_bytes", 1), ["settings.hardware.memory_floor_bytes"]),
     (lambda w: w.set("model.drafter", PROMPT_LOOKUP), ["settings.model.drafter"]),
@@ -157,6 +166,7 @@ NO_MATTER: list[tuple[Callable[[World], None], list[str]]] = [
     (lambda w: w.set("server.port", 1), ["settings.server.port"]),
     (lambda w: setattr(w.engine, "load_seconds", 9.0), ["load_seconds"]),
     (lambda w: setattr(w.engine, "draft_bytes", {}), ["models.draft.weight_bytes"]),
+    (lambda w: setattr(w.engine, "exactness", EXACTNESS), []),
     (info(model="elsewhere/target"), ["models.target.name"]),
 ]
 
@@ -172,7 +182,7 @@ def test_manifests_of_daemons_with_a_single_change_differ_only_in_its_fields(
     assert all(d.matters for d in found)
 
 
-@pytest.mark.parametrize(("change", "fields"), NO_MATTER, ids=[one[1][0] for one in NO_MATTER])
+@pytest.mark.parametrize(("change", "fields"), NO_MATTER, ids=["-".join(one[1]) or "exactness" for one in NO_MATTER])
 def test_manifest_comparison_marks_difference_without_effect_on_results_as_immaterial(
     tmp_path: Path, change: Callable[[World], None], fields: list[str]
 ) -> None:
@@ -230,6 +240,13 @@ def test_manifest_on_metal_leaves_blas_empty_and_unknown_power_unset(tmp_path: P
     daemon.sample = HardwareSample()
     daemon_manifest = daemon.manifest()
     assert (daemon_manifest.blas, daemon_manifest.power_source, daemon_manifest.low_power) == ("", "", None)
+
+
+def test_manifest_has_the_exactness_that_the_daemon_measured(tmp_path: Path) -> None:
+    daemon = world(tmp_path / "pair")
+    assert daemon.manifest().exactness is None
+    daemon.engine.exactness = EXACTNESS
+    assert daemon.manifest().exactness == EXACTNESS
 
 
 def test_manifest_is_refused_until_the_models_are_loaded(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL
 from draftd.engine.handle import EngineHandle
-from draftd.fronts.grpc.reply import fill
+from draftd.fronts.grpc.reply import exactness, fill
 from draftd.hardware.state import HardwareView
 from draftd.hardware.system import device, versions
 from draftd.model_info import ModelInfo
@@ -71,6 +71,7 @@ class Manifests:
             models=self._models(info),
             settings=in_force(self._settings, labels),
             load_time=duration(worker.load_seconds),
+            exactness=exactness(worker.status().exactness),  # last: it may be measured while files are hashed
         )
 
     def _models(self, info: ModelInfo) -> Mapping[str, pb.ModelManifest]:

@@ -61,7 +61,9 @@ def test_measurement_starts_daemon_with_required_depth_and_without_fallback_guar
     which = DaemonChoice(assignments=["engine.max_batch=3", "engine.max_draft_tokens=2"])
     with measured_client(which, block_length=6) as client:
         assert client.model().max_draft_tokens == 6
-        settings = client.manifest().settings
+        manifest = client.manifest()
+        assert manifest.HasField("exactness"), "it was measured before the first request"
+        settings = manifest.settings
         wanted = {"engine.max_batch": "3", "fallback.guard": "false", "fallback.probe_share": "0"}
         assert {name: settings[name] for name in wanted} == wanted
         address = client.target

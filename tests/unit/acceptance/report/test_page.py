@@ -19,7 +19,7 @@ from draftd_acceptance.gate.spec import load_spec
 from draftd_acceptance.report.render import markdown, report
 from draftd_acceptance.sweep.result import Sweep, knee
 from draftd_acceptance.ticks import AUTOREGRESSIVE, Arm, Stage
-from tests.synthetic_run import GIB, Truth, manifest, synthetic_run
+from tests.synthetic_run import EXACTNESS, GIB, Truth, manifest, synthetic_run
 from tests.unit.acceptance.report.conftest import FEW, SMALL, TRUTH, Page, detail, drawn, text, tone, words
 
 
@@ -166,6 +166,20 @@ def test_report_quality_section_compares_success_rates_with_and_without_drafts(f
     assert [[text(cell) for cell in row][1:5] for row in rows] == [
         ["freely", "24", "95.8 %", "95.8 %"], ["under a schema", "18", "100.0 %", "100.0 %"]
     ]  # fmt: skip
+
+
+def test_report_quality_section_says_whether_texts_depend_on_depth_and_batch(
+    full_page: Page, full_markdown: str, run: Path
+) -> None:
+    measured = "logits differ from 13 tokens, 13 sequences, by 2e-06; about 0.3 choices in 1,000 tokens change"
+    assert f"Texts at other depths and batches may differ {measured}" in words(full_page.section("quality"))
+    assert "Operations that differ layers.0.mlp.up_proj" in words(full_page.section("quality"))
+    assert f"- Texts at other depths and batches: may differ ({measured})" in full_markdown
+    folder = RunFolder.create(run)
+    exact = replace(EXACTNESS, exact=True, forward=replace(EXACTNESS.forward, width=None, batch=None))
+    folder.begin_session(manifest(exactness=exact))
+    folder.begin_session(manifest(exactness=None))  # not measured yet when the second session began
+    assert "Texts at other depths and batches the same exact: " in words(drawn(folder).section("quality"))
 
 
 def test_report_manifest_section_lists_model_file_hashes(full_page: Page) -> None:
