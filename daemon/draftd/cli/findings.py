@@ -19,8 +19,8 @@ class Severity(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The result of one check. `mend`: what to do if the verdict is not OK. `figures`, None if the check has none:
-    either those of a link between ranks, or the model pair's fields as in `GetModel`. There, null means that only a
-    trial when the weights are loaded decides."""
+    those of a link between ranks, of a measured `Exactness`, or the model pair's fields as in `GetModel`. There, null
+    means that only a trial when the weights are loaded decides."""
 
     subject: str
     text: str

@@ -146,7 +146,7 @@ class WaitingBar:
             self._draw(f"prompt: {prompt_progress(prompt)}", prompt.processed_tokens, prompt.prompt_tokens)
 
     def hear_loading(self, line: str) -> None:
-        """Draws how far a daemon has loaded; without a terminal, prints a line every ten seconds."""
+        """Draws how far a daemon or a long check is; without a terminal, prints a line every ten seconds."""
         if not self._bar.disable:
             loading = _STILL_LOADING.fullmatch(line)
             self._draw(loading[1] if loading else line)  # a terminal has few columns

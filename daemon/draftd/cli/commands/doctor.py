@@ -8,7 +8,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import typer
 
 from draftd.cli import options, output
+from draftd.cli.commands.doctor_exactness import check_exactness, refuse_ranks
 from draftd.cli.commands.doctor_hosts import check_hosts
 from draftd.cli.commands.doctor_models import look_at_models
 from draftd.cli.figures import milliseconds
@@ -42,6 +43,7 @@ _CONNECT_SECONDS = 2.0
     "draftd doctor --model ./Qwen3-8B-4bit --draft-model ./Qwen3-0.6B-4bit",
     "draftd doctor --config /etc/draftd.toml --json",
     "draftd doctor --hostfile hosts.json --model ./Qwen3-32B-4bit",
+    "draftd doctor --exactness --model ./Qwen3-8B-4bit",
 )
 def command(
     served: options.ServeOptions,
@@ -54,23 +56,46 @@ def command(
             help="Also check the machines in this file and the links between them. The file is as for draftd serve.",
         ),
     ] = None,
+    exactness: Annotated[
+        bool,
+        typer.Option(
+            "--exactness",
+            help="Also load the model, and measure which of its operations depend on draft depth, batch size and "
+            "prefill slices.",
+        ),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Check the machine, models, ports, folders, the remote and the collector. Say what the models can do. Exits 1 if
-    something is wrong. Weights are read only with a hostfile, to compare the files of all machines."""
-    named = {"model.adapter_path": adapter_path, "server.port": port}
-    findings = examine(partial(served.settings, named | {"distributed.hostfile": hostfile}))
+    something is wrong. Weights are read only with a hostfile, to compare the files of all machines, and for the
+    exactness."""
+    named = {"model.adapter_path": adapter_path, "server.port": port, "distributed.hostfile": hostfile}
+    load = partial(served.settings, named)
+    if exactness:
+        refuse_ranks(load)
+    findings = examine(load)
+    if not json:
+        show(findings)
+    if exactness:
+        check = check_exactness(load, findings)
+        findings.append(check.finding)
+        if not json:
+            show([check.finding])
+            check.show_table()
     if json:
         output.print_json([finding.document() for finding in findings])
-    else:
-        out = output.stdout()
-        for finding in findings:
-            out.print(f"[{STYLES[finding.verdict]}]{finding.verdict:<4}[/] [bold]{finding.subject:<12}[/]", end=" ")
-            output.say(finding.text)
-            if finding.mend:
-                output.say(" " * 18 + f"to do: {finding.mend}")
     if any(finding.verdict is Severity.BAD for finding in findings):
         raise typer.Exit(1)
+
+
+def show(findings: Iterable[Finding]) -> None:
+    """Prints the findings, each with what to do."""
+    out = output.stdout()
+    for finding in findings:
+        out.print(f"[{STYLES[finding.verdict]}]{finding.verdict:<4}[/] [bold]{finding.subject:<12}[/]", end=" ")
+        output.say(finding.text)
+        if finding.mend:
+            output.say(" " * 18 + f"to do: {finding.mend}")
 
 
 def examine(load: Callable[[], Settings]) -> list[Finding]:

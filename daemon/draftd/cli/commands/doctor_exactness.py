@@ -1,0 +1,147 @@
+"""`draftd doctor --exactness`: loads the target, and measures which of its results depend on what is computed with
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+
+from draftd.cli import output
+from draftd.cli.figures import NOTHING
+from draftd.cli.findings import Finding, Severity, bad, note, ok
+from draftd.cli.persistent_state import paths_of
+from draftd.errors import ConfigError, ModelLoadError, in_one_line
+from draftd.exactness import Exactness, OperationExactness, OperationKind
+from draftd.settings import Settings
+
+_SUBJECT = "exactness"
+_BE_EXACT = (
+    "this is normal; engine.exact = true makes a text the same at every depth and batch size, and drafts and batches "
+    "then gain less speed: see `draftd docs architecture`"
+)
+_COLUMNS = (
+    "operation",
+    "kind",
+    "from\ntokens",
+    "from\nsequences",
+    "unequal\nlengths",
+    "from\nslices of",
+    "largest\ndifference",
+)
+_LEGEND = (
+    "An operation differs if its result for a token is not that of the token alone, bit by bit: from so many tokens or",
+    "sequences in one call, beside sequences of unequal lengths, in slices of a prompt from so many tokens. The",
+    "difference is in standard deviations of the results.",
+)
+_LEGEND_EXACT = "With engine.exact, operations that differ are computed apart. The whole forward is measured with it."
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactnessCheck:
+    """The finding on a model's exactness. `measured`: its figures; None if it was not measured."""
+
+    finding: Finding
+    measured: Exactness | None = None
+
+    def show_table(self) -> None:
+        """Prints the operations that differ and the whole forward, if anything was found to differ."""
+        measured = self.measured
+        if measured is None or not (measured.operations or measured.forward.differs):
+            return
+        output.say("")
+        output.print_table(_COLUMNS, [_row(operation) for operation in (*measured.operations, measured.forward)])
+        output.say("")
+        for line in (*_LEGEND, *[_LEGEND_EXACT][: measured.exact]):
+            output.say(line, style=output.DIM)
+
+
+def refuse_ranks(load: Callable[[], Settings]) -> None:
+    """Raises ConfigError if several ranks are to share the target: they are not measured. Other faults of the settings
+    are left to the other checks."""
+    try:
+        shared = load().distributed
+    except ConfigError:
+        return
+    several = {"hostfile": shared.hostfile, "ranks": shared.ranks if shared.ranks > 1 else None}
+    for name, value in several.items():
+        if value is not None:
+            raise ConfigError(f"distributed.{name}", value, "unset with --exactness, which measures one process")
+
+
+def check_exactness(load: Callable[[], Settings], others: Sequence[Finding]) -> ExactnessCheck:
+    """Measures the target of the settings as `serve` would load it, and draws the progress on stderr. `others`: the
+    doctor's other findings; if the model or the settings are faulty, nothing is measured."""
+    if why := _why_not(others):
+        return ExactnessCheck(note(_SUBJECT, f"not measured: {why}"))
+    settings = load()
+    try:
+        with closing(output.WaitingBar()) as progress:
+            measured = measure_target(settings, progress.hear_loading)
+    except ModelLoadError as error:
+        return ExactnessCheck(bad(_SUBJECT, error.what, error.cure))
+    except Exception as error:
+        worst = bad if settings.engine.exact else note  # the setting needs the measurement
+        return ExactnessCheck(worst(_SUBJECT, f"the model could not be measured: {in_one_line(error)}"))
+    return ExactnessCheck(judge(measured), measured)
+
+
+def _why_not(findings: Sequence[Finding]) -> str:
+    """Returns why the model cannot be measured; empty if it can."""
+    verdicts = {finding.subject: finding.verdict for finding in reversed(findings)}  # the first of a subject counts
+    if verdicts.get("settings") is not Severity.OK:
+        return "the settings are not valid"
+    if verdicts.get("model") is not Severity.OK:
+        return "the model could not be opened"
+    if verdicts.get("memory") is Severity.BAD:
+        return "the weights need more memory than is free"
+    return ""
+
+
+def measure_target(settings: Settings, report: Report) -> Exactness:
+    """Loads the target without its drafts, and measures it with the sizes that the settings allow; made exact first if
+    engine.exact is set. `report` takes a line for people. Raises ModelLoadError."""
+    from draftd.engine.exactness.setup import exact_models, measurement
+    from draftd.engine.pair import load_models
+    from draftd.fallback.probe_requests import probe_prompts
+    from draftd.models.folder import ModelFolder
+
+    path, _ = paths_of(settings.model)
+    files = ModelFolder(path, adapter=settings.model.adapter_path, offline=True).files()
+    models = load_models(str(files.folder), adapter=files.adapter, progress=report)
+    limits = settings.engine.limits()
+    models, exact = exact_models(models, limits, report)
+    begin = measurement(models, limits, probe_prompts, exact)
+    assert begin is not None
+    return _finish(begin(models.target), report)
+
+
+def _finish(pieces: Generator[str, None, Exactness], report: Report) -> Exactness:
+    while True:
+        try:
+            report(f"measuring {next(pieces)}")
+        except StopIteration as end:
+            measured: Exactness = end.value
+            return measured
+
+
+def judge(measured: Exactness) -> Finding:
+    """Returns the finding on a measured model, with all figures."""
+    text, figures = measured.in_words(), asdict(measured)
+    if not measured.forward.differs:
+        return ok(_SUBJECT, text, figures=figures)
+    if measured.exact:
+        return bad(_SUBJECT, text, "report this with the model's name, as a fault of draftd", figures=figures)
+    estimated = f"{text} (estimated from {measured.positions} logit gaps)"
+    return note(_SUBJECT, estimated, _BE_EXACT, figures=figures)
+
+
+def _row(operation: OperationExactness) -> tuple[str, ...]:
+    sizes = (operation.width, operation.batch, operation.slice_width)
+    width, batch, slice_width = (NOTHING if size is None else str(size) for size in sizes)
+    unequal = "differ" if operation.padding else NOTHING
+    difference = f"{operation.difference:.1g}" if operation.differs else NOTHING
+    kind = NOTHING if operation.kind is OperationKind.FORWARD else operation.kind.value
+    return operation.name, kind, width, batch, unequal, slice_width, difference
