@@ -90,8 +90,10 @@ def plan(name: str, drafter: str) -> DecodePlan:
     )  # fmt: skip
 
 
-def speed(worker: Any, prompts: Sequence[Sequence[int]], asked: DecodePlan, tokens: int, workload: str) -> float:
-    """Decodes all prompts at once. Returns their tokens per second from the first token on."""
+def decode(
+    worker: Any, prompts: Sequence[Sequence[int]], asked: DecodePlan, tokens: int, workload: str
+) -> tuple[int, float]:
+    """Decodes all prompts at once. Returns the tokens after the first ones, and the seconds that these took."""
     sinks = [Sink() for _ in prompts]
     for prompt, sink in zip(prompts, sinks, strict=True):
         name = f"{id(sink)} {time.perf_counter()}"
@@ -103,9 +105,9 @@ def speed(worker: Any, prompts: Sequence[Sequence[int]], asked: DecodePlan, toke
         )
     for sink in sinks:
         assert sink.ended.wait(300)
-    began, ended = max(sink.times[0][0] for sink in sinks), min(sink.times[-1][0] for sink in sinks)
-    count = sum(n for sink in sinks for at, n in sink.times if began < at <= ended)
-    return count / max(ended - began, 1e-6)
+    began, ended = max(sink.times[0][0] for sink in sinks), max(sink.times[-1][0] for sink in sinks)
+    count = sum(n for sink in sinks for at, n in sink.times if at > began)
+    return count, ended - began
 
 
 def first_token(worker: Any, vocabulary: int, repetition: int) -> float:
@@ -139,11 +141,11 @@ def measure(workers: dict[str, Any], repetitions: int, tokens: int, drafter: str
             name, together = arm
             for engine in random.Random(f"{repetition} {arm}").sample(sorted(workers), len(workers)):
                 each = [
-                    speed(workers[engine], group, plan(name, drafter), tokens, workload)
+                    decode(workers[engine], group, plan(name, drafter), tokens, workload)
                     for workload, some in prompts.items()
                     for group in ([some] if together > 1 else [[prompt] for prompt in some[:2]])
                 ]
-                rates[engine, arm] = statistics.harmonic_mean(each)
+                rates[engine, arm] = sum(count for count, _ in each) / sum(seconds for _, seconds in each)
         seconds = {name: first_token(worker, 2000, repetition) for name, worker in workers.items()}
         if not repetition:
             continue

@@ -26,7 +26,7 @@ class OperationKind(StrEnum):
 class OperationExactness:
     """An operation, and whether its result for a token is that of the token alone, bit by bit.
 
-    `width`: the fewest tokens of one sequence in a call from which it differs; `batch`: the fewest sequences;
+    `width`: the fewest tokens in a call from which it differs; `batch`: the fewest sequences of one token each;
     `padding`: whether it differs beside sequences of another length; `slice_width`: the fewest tokens of a slice of a
     prompt. None: it does not differ at any that was tried. `difference`: the largest, in standard deviations of the
     results."""

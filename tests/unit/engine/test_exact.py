@@ -57,7 +57,7 @@ def test_slice_of_exact_prompt_ends_at_multiple_or_at_its_end(start, tokens, end
 
 
 @pytest.mark.parametrize(("start", "tokens"), [(0, 30), (7, 1), (150, 50)])
-def test_usual_slice_ends_anywhere(start, tokens):
+def test_slice_of_usual_prompt_ends_anywhere(start, tokens):
     assert slice_end(start, tokens, 200, 1) == start + tokens
 
 
@@ -246,7 +246,7 @@ def test_job_keeps_result_and_is_not_due_again():
     assert not job.due(idle=True)
 
 
-def test_stopped_job_begins_again():
+def test_stopped_measurement_begins_again_from_its_start():
     begun = []
 
     def begin(model: Any) -> Generator[str, None, Exactness]:

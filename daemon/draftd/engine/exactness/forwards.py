@@ -133,6 +133,17 @@ class Forwards:
         return FLIPS_OF * min(1.0, density * differences.mean_move / 2)
 
     @property
+    def texts_pieces(self) -> int:
+        """The number of pieces of `prepare`."""
+        alone = _STEPS + (max(self._sizes.widths, default=1) if len(self._prompts) > 1 else 0)
+        return len(self._prompts) + _STEPS + alone
+
+    @property
+    def compared_pieces(self) -> int:
+        """The most pieces of `compare`."""
+        return len(self._sizes.widths) + len(some_of(self._sizes.batches)) + 2
+
+    @property
     def positions(self) -> int:
         """The number of logit gaps."""
         return len(self._gaps)

@@ -43,10 +43,12 @@ def make_exact(model: Any, vocabulary: int, sizes: InUse, slice_width: int, prog
     """Measures which of the model's layers differ, and makes it exact. If it then still differs, as where attention is
     no function of mlx-lm's, each token of each sequence gets a forward of its own."""
     operations = Operations(model, vocabulary, sizes)
-    progress("measuring which operations depend on the size of a step")
-    mode = prepare_alone(model)
+    mode, reported = prepare_alone(model), -1
     for _ in _split(operations, model, mode):
-        pass
+        if operations.done != reported:
+            progress(f"measuring what depends on a step's size: {operations.progress}")
+            reported = operations.done
+    progress("measuring whole forwards")
     prompts = [[(13 * at + 5 * n) % vocabulary for at in range(n)] for n in _TRIAL_LENGTHS]
     forwards, differences = Forwards(model, prompts, sizes, slice_width), Differences()
     try:
@@ -97,13 +99,12 @@ def measure(
     try:
         with contextlib.nullcontext() if exact is not None else _as_it_was(model):
             operations = yield from _operations(model, vocabulary, sizes) if exact is None else _known_operations(exact)
-            yield from _name_pieces(forwards.prepare(in_mode=in_mode), "texts")
+            yield from _name_pieces(forwards.prepare(in_mode=in_mode), "texts", forwards.texts_pieces)
             if not by_token:
                 pieces = forwards.compare(attention, in_mode=True, attention=False, slices=not in_mode)
-                yield from _name_pieces(pieces, "attention")
-            yield from _name_pieces(
-                forwards.compare(differences, in_mode=in_mode, slices=not in_mode), "whole forwards"
-            )
+                yield from _name_pieces(pieces, "attention", forwards.compared_pieces)
+            pieces = forwards.compare(differences, in_mode=in_mode, slices=not in_mode)
+            yield from _name_pieces(pieces, "whole forwards", forwards.compared_pieces)
     finally:
         forwards.close()
     differing = list(operations.differing)
@@ -131,7 +132,7 @@ class MeasuredOperations(NamedTuple):
 def _operations(model: Any, vocabulary: int, sizes: InUse) -> Generator[str, None, MeasuredOperations]:
     operations = Operations(model, vocabulary, sizes)
     for _ in _split(operations, model, prepare_alone(model)):
-        yield f"operations: {operations.done} of {operations.total} kinds"
+        yield f"operations: {operations.progress}"
     return MeasuredOperations(operations.differing, operations.total)
 
 
@@ -140,9 +141,9 @@ def _known_operations(exact: ExactLayers) -> Generator[str, None, MeasuredOperat
     return exact.operations
 
 
-def _name_pieces(pieces: Iterator[None], name: str) -> Generator[str, None, None]:
-    for _ in pieces:
-        yield name
+def _name_pieces(pieces: Iterator[None], name: str, total: int) -> Generator[str, None, None]:
+    for done, _ in enumerate(pieces, 1):
+        yield f"{name}: {done} of {total}"
 
 
 @contextlib.contextmanager

@@ -95,6 +95,11 @@ class Operations:
         self.layers: list[LayerExactness] = []  # all layers, measured or like a measured one
 
     @property
+    def progress(self) -> str:
+        """Says how many kinds of layers are measured: "3 of 8 kinds"."""
+        return f"{self.done} of {self.total} kinds"
+
+    @property
     def differing(self) -> list[OperationExactness]:
         return group_layers([layer.exactness for layer in self.layers])
 
