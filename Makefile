@@ -37,7 +37,7 @@ test: $(DEV) components ## all tests (ARGS="-m 'not slow'" for the quick ones)
 parity-real: $(DEV) $(REAL) $(REAL)-4bit ## are a real model's texts mlx-lm's own, in every configuration? (ten minutes; ARGS="--part greedy")
 	@$(BIN)/python -m tests.real $(ARGS)
 
-exactness: $(DEV) ## is all found that makes a text depend on depth, batch or slices, and avoided by engine.exact? (fifteen minutes)
+exactness: $(DEV) ## does the measurement find every planted difference, and does engine.exact remove it? (fifteen minutes)
 	@$(BIN)/python -m tests.exactness $(ARGS)
 
 faults: $(DEV) ## kills, full disks, floods … under traffic, drawn from a seed (ten minutes; ARGS="--minutes 30", "--prove")

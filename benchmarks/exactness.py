@@ -1,8 +1,8 @@
 """`make bench-exactness`: what does `engine.exact` cost, and what does speculation gain under it (ten minutes)?
 
-Two engines in one process decode the same prompts in turns, one with `engine.exact`, one without: without drafts and at
-automatic depth, one text at a time and four at once, and a prompt of 500 tokens up to its first token. A result is the
-median over repetitions of a ratio of tokens per second, with its lowest and highest. The last line is JSON.
+Two engines in one process decode the same prompts in turns, with and without `engine.exact`. Arms: no drafts, automatic
+depth; one text, four at once. Results are ratios of tokens per second (more is better), and for the first token of a
+500-token prompt of seconds (less is better): median, lowest, highest. The last line is JSON.
 
 A model without a draft model drafts by prompt lookup.
 """
@@ -98,7 +98,8 @@ def plan(name: str, drafter: str) -> DecodePlan:
 def decode(
     worker: Any, prompts: Sequence[Sequence[int]], asked: DecodePlan, tokens: int, workload: str
 ) -> tuple[int, float]:
-    """Decodes all prompts at once. Returns the tokens after the first ones, and the seconds that these took."""
+    """Decodes all prompts at once. Returns the tokens that came after every text had its first one, and the seconds
+    until the last."""
     sinks = [Sink() for _ in prompts]
     for prompt, sink in zip(prompts, sinks, strict=True):
         name = f"{id(sink)} {time.perf_counter()}"
@@ -162,7 +163,8 @@ def measure(workers: dict[str, Any], repetitions: int, tokens: int, drafter: str
                 for engine in workers:
                     gain = rates[engine, (name, together)] / rates[engine, ("plain", together)]
                     ratios.setdefault(f"automatic over plain, {engine}, {texts}", []).append(gain)
-        ratios.setdefault(f"exact over usual, first token of {_LONG}", []).append(seconds["exact"] / seconds["usual"])
+        name = f"exact over usual, seconds to the first token of {_LONG}"
+        ratios.setdefault(name, []).append(seconds["exact"] / seconds["usual"])
     return ratios
 
 

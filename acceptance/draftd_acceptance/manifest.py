@@ -142,7 +142,7 @@ def _fields(manifest: Manifest, other: Manifest) -> Iterator[tuple[str, str]]:
         value = getattr(manifest, field_.name)
         if field_.name == "exactness":  # its estimates are never twice the same, and it may not be measured yet
             if manifest.exactness is not None and other.exactness is not None:
-                yield field_.name, manifest.exactness.forward.where
+                yield field_.name, f"differs {manifest.exactness.forward.where}"
         elif not isinstance(value, Mapping):
             yield field_.name, _text(value)
         elif field_.name != "models":

@@ -1,12 +1,13 @@
-"""How far a model's results for a token depend, on this machine, on what else is computed with it."""
+"""Whether, on this machine, a model's results for a token depend on what is computed with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-FLIPS_OF = 1000  # tokens of a text, in the estimate of its changed choices
+FLIPS_OF = 1000  # tokens of a greedy text, in the estimate of its flips
 _MOST_NAMED = 3
+_IN_SMALLER_CALLS = "operations that differ are computed in smaller calls"
 
 
 class OperationKind(StrEnum):
@@ -18,18 +19,17 @@ class OperationKind(StrEnum):
     CONVOLUTION = "convolution"
     STATE = "state update"
     ATTENTION = "attention"
-    BLOCK = "block"  # of several operations, none of which differs by itself
+    COMPOSITE = "composite"  # a layer made of layers, measured while those compute tokens alone
     FORWARD = "whole forward"
 
 
 @dataclass(frozen=True, slots=True)
 class OperationExactness:
-    """An operation, and whether its result for a token is that of the token alone, bit by bit.
+    """An operation, and the smallest sizes at which a token's result is not, bit for bit, that of the token alone.
 
-    `width`: the fewest tokens in a call from which it differs; `batch`: the fewest sequences of one token each;
-    `padding`: whether it differs beside sequences of another length; `slice_width`: the fewest tokens of a slice of a
-    prompt. None: it does not differ at any that was tried. `difference`: the largest, in standard deviations of the
-    results."""
+    `width`: tokens in one call; `batch`: sequences of one token each; `slice_width`: tokens of a prompt slice. None: it
+    does not differ at any size tried. `padding`: whether it differs beside sequences of another length. `difference`:
+    the largest, in standard deviations of the results."""
 
     name: str
     kind: OperationKind
@@ -45,25 +45,26 @@ class OperationExactness:
 
     @property
     def where(self) -> str:
-        """Says where it differs: "from 13 tokens, 13 sequences"."""
-        where = [f"{at} {of}" for at, of in ((self.width, "tokens"), (self.batch, "sequences")) if at is not None]
-        where += ["unequal lengths"] if self.padding else []
-        where += [] if self.slice_width is None else [f"slices of {self.slice_width}"]
-        return f"from {', '.join(where)}" if where else "nowhere"
+        """Says where it differs: "first at 13 tokens, 13 sequences"."""
+        sizes = [f"{at} {of}" for at, of in ((self.width, "tokens"), (self.batch, "sequences")) if at is not None]
+        where = [f"first at {', '.join(sizes)}"] if sizes else []
+        where += ["with unequal lengths"] if self.padding else []
+        where += [] if self.slice_width is None else [f"in slices of {self.slice_width}"]
+        return ", ".join(where) or "at no size tried"
 
     def in_words(self) -> str:
-        """Says where it differs and by how much: "from 13 tokens, 13 sequences, by 2e-06"."""
-        return f"{self.where}, by {self.difference:.1g}" if self.differs else self.where
+        """Says where it differs and by how much: "first at 13 tokens; at most 2e-06 standard deviations"."""
+        return f"{self.where}; at most {self.difference:.1g} standard deviations" if self.differs else self.where
 
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """The findings of a measurement of a model on this machine.
+    """The result of a measurement of a model on this machine.
 
-    `exact`: whether `engine.exact` is set, so that decoding avoids what differs; `by_token`: it does so by a forward
-    for each token of each sequence. `forward`: the whole forward as it decodes now. `operations`: those that differ by
-    themselves, of `measured`. `flips`: the expected changed choices in FLIPS_OF tokens of a greedy text, estimated from
-    `positions` logit gaps. `seconds`: that the measurement took."""
+    `exact`: whether `engine.exact` is set; `by_token`: whether each token of each sequence then gets a forward pass of
+    its own. `forward`: the whole forward pass as it decodes now. `operations`: each that differs; `measured`: number of
+    kinds of operations measured. `flips`: the expected tokens of FLIPS_OF greedy ones that would change, estimated from
+    `positions` logit gaps. `seconds`: the time that the measurement took."""
 
     exact: bool
     by_token: bool
@@ -76,14 +77,16 @@ class Exactness:
 
     def in_words(self) -> str:
         """Summarises it in a line."""
+        where = self.forward.in_words()
         if self.exact:
-            how = "each token by itself" if self.by_token else "what differs by itself"
+            how = "one forward pass for each token" if self.by_token else _IN_SMALLER_CALLS
             if not self.forward.differs:
-                return f"exact: computes {how}; a text is the same at every depth and batch size"
-            return f"engine.exact computes {how}, and the whole forward differs {self.forward.in_words()}"
+                return f"exact: {how}; a text is the same at every depth and batch size"
+            return f"engine.exact is on, but logits still differ: {where}"
         if not self.forward.differs:
-            return "a token's logits are the same at every depth and batch size that was tried"
-        return f"logits differ {self.forward.in_words()}; about {self.flips:.2g} choices in {FLIPS_OF:,} tokens change"
+            return "a token's logits are the same at every depth and batch size tried"
+        flips = f"about {self.flips:.2g} of {FLIPS_OF:,} greedy tokens would change"
+        return f"logits are not the same at every size: {where}; {flips}"
 
     @property
     def named(self) -> str:

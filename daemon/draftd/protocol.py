@@ -120,10 +120,10 @@ def exactness_of(message: control_pb2.Exactness) -> Exactness:
 
 
 def _operation_exactness(message: control_pb2.OperationExactness) -> OperationExactness:
-    """Converts an operation. A kind that only a newer daemon knows counts as a block."""
+    """Converts an operation. A kind that only a newer daemon knows counts as composite."""
     values = plain(message)
     if values["kind"] not in set(OperationKind):
-        values["kind"] = OperationKind.BLOCK
+        values["kind"] = OperationKind.COMPOSITE
     return OperationExactness(**values | {"kind": OperationKind(values["kind"])})
 
 

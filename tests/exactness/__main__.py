@@ -1,9 +1,10 @@
-"""`python -m tests.exactness`: is every dependence on a step's size found, and avoided by `engine.exact` (ten minutes)?
+"""`python -m tests.exactness`: does the measurement find every planted difference, and does `engine.exact` remove it?
 
-Twenty changes of the order of additions are put one at a time into tiny models whose logits nearly tie, and into
-draftd's own attention and caches: the measurement must name each. Then texts are decoded in 32 ways (depths 0, 1, 4,
-automatic; alone, eight; prefixes, none; two slice widths): with `exact` all must be the same, without it some differ.
-The same without such a change, on this machine's BLAS. Exits with 1 otherwise. The last line is JSON.
+It takes fifteen minutes. Twenty changes of last bits are put one at a time into tiny models whose logits nearly tie,
+into mlx-lm's attention and draftd's caches: the measurement must name each. Then texts are decoded in 32 ways (depths
+0, 1, 4, automatic; alone, eight; prefixes, none; two slice widths): with `exact` all must be the same; without it, at
+least one text must differ. The same without such a change, on this machine's BLAS. Exits with 1 otherwise. The last
+line is JSON.
 
 --names       only measure, with the BLAS of this process, and say what each change was called
 --only NAME   only plants with this in their name; may be repeated
@@ -44,7 +45,7 @@ def main() -> int:
     totals: dict[str, int] = {}
     _print("change", "model", "named", "exact", "differ", "usual", "differ", "seconds")
     for part in (_PLANTED, *([] if given.only else [_BLAS])):
-        # The changes are put where nothing differs by itself: into the reference BLAS.
+        # In the reference BLAS nothing differs without a planted change.
         environment = {**os.environ, **({"DRAFTD_BLAS": "reference"} if part == _PLANTED else {})}
         command = [sys.executable, "-m", "tests.exactness", *sys.argv[1:], "--part", part]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:

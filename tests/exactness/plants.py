@@ -1,7 +1,7 @@
-"""Changes of the order in which a layer, attention or a cache adds, each from some size of a call on.
+"""Changes of the last bits of a layer, attention or a cache, each in calls of some sizes; most add in another order.
 
-The sums stay the same but for rounding. Each plant is put into one model, or for the time of a test into a function
-that the model calls, before the model is measured or made exact."""
+Each plant is put into one model, or during a test into mlx-lm's attention and draftd's caches, before the model is
+measured or made exact."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ PLANS: dict[str, DecodePlan] = {
 
 @dataclass(frozen=True)
 class Way:
-    """A way to decode texts: the plan, how many `together`, whether their prompts are `cached`, tokens of a `slice`."""
+    """A way to decode texts: the plan, how many `together`, whether their prompts are `cached`, tokens of a `chunk`."""
 
     plan: str
     together: int
@@ -125,8 +125,8 @@ def texts(models: LoadedModels, way: Way, tokens: int, seed: int = 1) -> list[Te
 
 
 @dataclass
-class Compared:
-    """Texts, those that differ from the first way's, and those of which a log-probability does."""
+class TextDifferences:
+    """Counts texts, those with other tokens than the first way's, and those with other log-probabilities."""
 
     texts: int = 0
     differ: int = 0
@@ -139,9 +139,9 @@ class Compared:
             self.bits += logprobs != theirs
 
 
-def compare(models: LoadedModels, ways: Sequence[Way], tokens: int, seeds: Sequence[int] = (1,)) -> Compared:
+def compare(models: LoadedModels, ways: Sequence[Way], tokens: int, seeds: Sequence[int] = (1,)) -> TextDifferences:
     """Compares the texts of all ways with those of one text at a time, without drafts and prefixes."""
-    compared = Compared()
+    compared = TextDifferences()
     for seed in seeds:
         expected = texts(models, WAYS[0], tokens, seed)
         for way in ways:

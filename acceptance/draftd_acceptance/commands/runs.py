@@ -35,7 +35,7 @@ from draftd_acceptance.ticks import Stage
 _KEPT = ("target", "model", "draft_model", "config", "assignments")
 _RUNS = Path("draftd-runs")
 _READY_SECONDS = 60.0
-_EXACTNESS_SECONDS = 60.0  # a daemon whose model cannot be measured is not waited for any longer
+_EXACTNESS_SECONDS = 60.0  # the longest wait for a daemon's measurement
 _LOOK_SECONDS = 0.2
 _REPORT_SECONDS = 30.0  # between two lines of progress where there is no terminal
 

@@ -203,7 +203,7 @@ def _make_engine(
             recall=recall,
             link=link,
             fingerprints=kept.fingerprints,
-            canaries=probe_prompts,
+            exactness_prompts=probe_prompts,
         )
     else:
         handle = EngineProcess(

@@ -26,7 +26,7 @@ from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.sources import DraftSource
 from draftd.engine.exactness.job import ExactnessJob
 from draftd.engine.exactness.measure import ExactLayers
-from draftd.engine.exactness.setup import Canaries, exact_models, measurement
+from draftd.engine.exactness.setup import PromptSource, exact_models, measurement
 from draftd.engine.inbox import Arrival, InboxContents, LowerRequests, PinPrefix
 from draftd.engine.jobs import BackgroundJobs
 from draftd.engine.limits import EXACT_SLICE
@@ -117,12 +117,13 @@ class Engine:
         )
 
     def measures(self, *, idle: bool) -> bool:
-        """Whether a forward of the calibration is due before the next step. `idle`: no request waits for it. Prompts
-        never wait for it, nor do requests that may not draft."""
-        calm = self.exactness.due(idle=idle)
+        """Whether to measure a piece, of step costs or exactness, before the next step. `idle`: no request waits for
+        it. Prompts never wait for it, nor do requests that may not draft."""
+        exactness_due = self.exactness.due(idle=idle)
         if self.weights.unloaded or self.local.prompts or not (idle or self.local.may_draft):
             return False
-        return self.calibration.due(self.local.depth.costs.speed, idle=idle) or (calm and not self.calibration.pending)
+        costs_due = self.calibration.due(self.local.depth.costs.speed, idle=idle)
+        return costs_due or (exactness_due and not self.calibration.pending)
 
     def measure(self) -> None:
         """Measures a piece: step costs first. If they cannot be measured, they are learnt from requests alone."""
@@ -161,11 +162,11 @@ def assemble_engine(
     report: Callable[[str], None],
     link: VerifierLink | None = None,
     fingerprints: Fingerprints,
-    canaries: Canaries | None = None,
+    exactness_prompts: PromptSource | None = None,
 ) -> Engine:
     """`learnt`: earlier costs of the same pair on the same machine. `cancelled`: requests that are to end, by id.
-    `report` takes a line for people. `link`: to another daemon's target. `canaries`: the prompts over which exactness
-    is measured once the engine is idle; None: it is not."""
+    `report` takes a line for people. `link`: to another daemon's target. `exactness_prompts`:
+    returns the prompts that exactness is measured over, as token ids; None: do not measure."""
     ranks = models.ranks
     limits = limits if ranks is None else ranks.limits_of_group(limits)
     models, exact = exact_models(models, limits, report)
@@ -180,7 +181,7 @@ def assemble_engine(
     calibration = _calibration(local, drafters, info, limits)
     depth = _depth_control(learnt, limits.max_draft_tokens)
     decoder = _local_decoder(local, drafters, models, limits, observer, cancelled, depth, admission)
-    exactness = ExactnessJob(lambda: local.model, measurement(models, limits, canaries, exact))
+    exactness = ExactnessJob(lambda: local.model, measurement(models, limits, exactness_prompts, exact))
     jobs = BackgroundJobs(decoder, drafters, lambda: local.model, limits.prefill_chunk)
     weights = _weights(models, source, info, limits, decoder, local, drafters, jobs, prefix, report, exact)
     disk, prefixes = _prefixes(decoder, local, weights, drafters, limits, prefix, info.backend, fingerprints)

@@ -19,8 +19,8 @@ them. A step is as wide as its widest sequence; of several bounds this was measu
 
 EXACT_SLICE = 64
 """Tokens of a prompt in one forward of an exact model. Slices begin at its multiples, and only a prompt's last one is
-shorter. The bits of a token depend on its slice, as a token at a time would take far too long; the slices depend on
-nothing but the prompt."""
+shorter. Prompts are computed in slices, because a token at a time would take far too long. A token's bits depend on its
+slice, so slices must depend on nothing but the prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from draftd.engine.assembly import Engine
     from draftd.engine.cache.prefix_disk import PrefixDisk
     from draftd.engine.depth.saved import LearntCosts
-    from draftd.engine.exactness.setup import Canaries
+    from draftd.engine.exactness.setup import PromptSource
 
 _log = logging.getLogger(__name__)
 
@@ -69,12 +69,12 @@ class EngineWorker(EngineHandle):
         recall: Callable[[], LearntCosts | None] = lambda: None,
         link: VerifierLink | None = None,
         fingerprints: Fingerprints | None = None,
-        canaries: Canaries | None = None,
+        exactness_prompts: PromptSource | None = None,
     ) -> None:
         """`recall` returns the step costs that an earlier process learnt for these models on this machine, or None; the
         engine thread calls it once the models are loaded. Only the machine's speed, a factor on all these costs, is
         then learnt again. `link`: to the daemon whose target decodes remote requests; its owner opens and closes it.
-        `canaries`: the prompts over which exactness is measured once the engine is idle; None: it is not."""
+        `exactness_prompts`: returns the prompts that exactness is measured over, as token ids; None: do not measure."""
         super().__init__(fingerprints)
         self._load = load
         self._totals = Totals()
@@ -84,7 +84,7 @@ class EngineWorker(EngineHandle):
         self._recall, self._learnt_at = recall, time.monotonic()
         self._thread = threading.Thread(target=self._run, name="draftd-engine", daemon=True)
         self._inbox = Inbox(self._limits.queue_capacity, self._limits.max_batch)
-        self._link, self._canaries = link, canaries
+        self._link, self._exactness_prompts = link, exactness_prompts
         if link is not None:
             link.listen(self._inbox.wake)
         self._engine: Engine | None = None
@@ -148,9 +148,11 @@ class EngineWorker(EngineHandle):
         engine, info = self._require_engine(), self.info
         check_name(name)
         check_tokens("tokens", tokens, info)
-        least, where = (EXACT_SLICE, ", as engine.exact is true") if self._limits.exact else (LEAST, "")
+        least, why = LEAST, ""
+        if self._limits.exact:
+            least, why = EXACT_SLICE, f"; engine.exact keeps prefixes in multiples of {EXACT_SLICE} tokens"
         if len(tokens) < least:
-            raise InvalidRequest("tokens", f"{len(tokens)} tokens", f"at least {least} tokens{where}")
+            raise InvalidRequest("tokens", f"{len(tokens)} tokens", f"at least {least} tokens{why}")
         disk = self._prefix_disk(engine)
         pins, need = disk.pins.by_name, info.position_bytes * len(tokens) + info.sequence_bytes
         if name not in pins and len(pins) >= MOST_PINS:
@@ -388,5 +390,5 @@ class EngineWorker(EngineHandle):
             report=self._report,
             link=self._link,
             fingerprints=self.fingerprints,
-            canaries=self._canaries,
+            exactness_prompts=self._exactness_prompts,
         )

@@ -152,8 +152,8 @@ def end_soon(running: Collection[DecodeSequence]) -> bool:
 
 
 def slice_end(start: int, tokens: int, length: int, width: int) -> int:
-    """Returns where a slice of about `tokens` tokens from `start` on ends: at a multiple of `width`, which is at least
-    one further, or at the `length` of the text."""
+    """Returns the end of a slice of about `tokens` tokens: the last multiple of `width` in it, or the next one if it
+    has none; or `length`."""
     end = start + tokens
     return min(max(end - end % width, start - start % width + width), length) if end < length else length
 

@@ -286,11 +286,11 @@ class PrefixJobs:
     # pins
 
     def _make_pin(self, name: str, tokens: Sequence[int], before: Pin | None) -> Work:
-        """Puts a prefix into memory and on disk under its name; returns the pin. `before`: the earlier pin. Of an exact
-        model's prefix only whole slices are kept."""
+        """Puts a prefix into memory and on disk under its name; returns the pin. `before`: the earlier pin. An exact
+        model keeps only whole slices."""
         tokens = tokens[: self._models()[0].texts.usable(len(tokens))]
         if len(tokens) < LEAST:
-            raise NotNow(f"no prefix is kept of fewer than {EXACT_SLICE} tokens while engine.exact is true")
+            raise NotNow(f"engine.exact keeps prefixes in multiples of {EXACT_SLICE} tokens; this one has fewer")
         disk, files, model_key = self._disk, list[str](), ""
         assert disk is not None
         try:

@@ -481,7 +481,7 @@ def test_status_prints_prefix_cache_usage_and_hits_in_one_line(cache: pb.PrefixC
     assert "prefix cache" not in dict(lines(pb.GetStatusResponse(), datetime.now(UTC)))
 
 
-def test_status_says_from_which_width_logits_differ_and_names_the_operations() -> None:
+def test_status_says_at_which_width_logits_differ_and_names_the_operations() -> None:
     status = pb.GetStatusResponse()
     assert "exactness" not in dict(lines(status, datetime.now(UTC)))
     status.exactness.forward.MergeFrom(pb.OperationExactness(width=13, difference=2e-6))
@@ -490,7 +490,11 @@ def test_status_says_from_which_width_logits_differ_and_names_the_operations() -
     status_lines = lines(status, datetime.now(UTC))
     at = [name for name, _ in status_lines].index("exactness")
     assert status_lines[at : at + 2] == [
-        ("exactness", "logits differ from 13 tokens, by 2e-06; about 0.3 choices in 1,000 tokens change"),
+        (
+            "exactness",
+            "logits are not the same at every size: first at 13 tokens; at most 2e-06 standard deviations; "
+            "about 0.3 of 1,000 greedy tokens would change",
+        ),
         ("", "operations that differ: layers.0.q_proj"),
     ]
 

@@ -24,7 +24,7 @@ from draftd.engine.limits import EXACT_SLICE, REST_SECONDS, Limits
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
 from draftd.engine.prefill_order import slice_end
-from draftd.errors import ConfigError, InvalidRequest
+from draftd.errors import ConfigError, InvalidRequest, NotNow
 from draftd.exactness import Exactness, OperationExactness, OperationKind
 from draftd.settings.serving import EngineSettings
 from tests.exactness import plants, texts
@@ -61,13 +61,13 @@ def test_slice_of_usual_prompt_ends_anywhere(start, tokens):
     assert slice_end(start, tokens, 200, 1) == start + tokens
 
 
-def test_exact_prefix_ends_at_multiple_and_before_answer():
+def test_exact_model_caches_whole_prompt_slices_only():
     slices = ExactSlices(model=None)
     assert [slices.usable(n, 130) for n in (63, 64, 129, 192, 400)] == [0, 64, 128, 128, 128]
     assert [slices.widest(n, 130, 512) for n in (0, 64, 128, 130, 300)] == [64, 64, 2, 64, 64]
 
 
-def test_slice_that_begins_elsewhere_is_noticed():
+def test_exact_slice_that_begins_off_a_multiple_raises():
     with pytest.raises(AssertionError, match="a slice begins at 10"):
         ExactSlices(model=None).widest(10, 130, 512)
 
@@ -106,7 +106,7 @@ def test_model_without_callable_attention_is_exact_token_by_token():
     assert (compared.differ, compared.bits) == (0, 0)
 
 
-def test_text_taken_up_again_after_its_answer_began_goes_on_alike():
+def test_resumed_exact_answer_continues_as_if_uninterrupted():
     models, _ = exact_pair("llama")
     prompt = texts.prompts(models.info.vocab_size)[3]
     (whole,) = Rig(models).run([request(prompt, autoregressive(), max_tokens=20)])
@@ -128,7 +128,7 @@ def test_answer_is_not_reused_as_beginning_of_longer_prompt():
     assert again.tokens == Rig(models).run([request(longer, autoregressive(), max_tokens=4)])[0].tokens
 
 
-def test_log_probabilities_of_prompt_leave_exact_text_alone():
+def test_prompt_logprobs_do_not_change_an_exact_text():
     models, _ = exact_pair("llama")
     asked = replace(request(texts.prompts(models.info.vocab_size)[3], autoregressive(), max_tokens=8), logprobs=0)
     (plain,) = Rig(models).run([asked])
@@ -166,7 +166,7 @@ def test_same_layers_make_model_exact_when_it_is_loaded_again():
 
 
 def test_measurement_names_planted_changes_and_nothing_else():
-    """In a process with the reference BLAS, where nothing differs by itself."""
+    """In a process with the reference BLAS, where nothing differs without a plant."""
     command = [sys.executable, "-m", "tests.exactness", "--names"]
     for name in ("rows only", "last norm", "experts", "several queries", "taps", "delta rule"):
         command += ["--only", name]
@@ -222,7 +222,7 @@ def job_of(pieces: Generator[str, None, Exactness], clock: Clock) -> ExactnessJo
     return ExactnessJob(lambda: None, lambda model: pieces, clock)
 
 
-def test_job_waits_until_engine_has_been_idle_for_moment():
+def test_exactness_job_waits_until_engine_has_been_idle_for_a_moment():
     clock = Clock()
     job = ExactnessJob(lambda: None, lambda model: iter(()), clock)  # type: ignore[arg-type,return-value]
     assert not job.due(idle=False)
@@ -231,7 +231,7 @@ def test_job_waits_until_engine_has_been_idle_for_moment():
     assert job.due(idle=True)
 
 
-def test_job_keeps_result_and_is_not_due_again():
+def test_exactness_job_keeps_its_result_and_is_not_due_again():
     def work() -> Generator[str, None, Exactness]:
         yield "half"
         return Exactness(False, False, SAME)
@@ -246,7 +246,7 @@ def test_job_keeps_result_and_is_not_due_again():
     assert not job.due(idle=True)
 
 
-def test_stopped_measurement_begins_again_from_its_start():
+def test_exactness_job_begins_again_from_the_start_after_it_was_stopped():
     begun = []
 
     def begin(model: Any) -> Generator[str, None, Exactness]:
@@ -261,7 +261,7 @@ def test_stopped_measurement_begins_again_from_its_start():
     assert begun == ["model", "model"]
 
 
-def test_failed_measurement_is_logged_once_and_given_up(caplog):
+def test_exactness_job_that_fails_is_logged_once_and_given_up(caplog):
     def work() -> Generator[str, None, Exactness]:
         raise RuntimeError("no memory")
         yield "never"
@@ -280,7 +280,7 @@ def test_idle_engine_measures_its_model_and_says_so(exact):
     worker = EngineWorker(
         lambda progress: models,
         limits=Limits(max_batch=2, max_draft_tokens=2, exact=exact),
-        canaries=lambda tokenizer: texts.prompts(models.info.vocab_size, 3),
+        exactness_prompts=lambda tokenizer: texts.prompts(models.info.vocab_size, 3),
     )
     worker.start()
     loaded(worker)
@@ -291,7 +291,21 @@ def test_idle_engine_measures_its_model_and_says_so(exact):
         assert exactness.exact == exact
         assert exactness.positions > 0
         assert not (exact and exactness.forward.differs)
-        with pytest.raises(InvalidRequest) if exact else pytest.raises(Exception, match="no engine.prefix_dir|is 0"):
+    finally:
+        worker.close()
+
+
+@pytest.mark.parametrize(
+    ("exact", "error", "why"),
+    [(True, InvalidRequest, "at least 64 tokens; engine.exact keeps"), (False, NotNow, "no engine.prefix_dir|is 0")],
+)
+def test_exact_engine_refuses_to_pin_a_prefix_of_less_than_a_slice(exact, error, why):
+    models = texts.tied_pair("llama")
+    worker = EngineWorker(lambda progress: models, limits=Limits(max_batch=2, max_draft_tokens=1, exact=exact))
+    worker.start()
+    loaded(worker)
+    try:
+        with pytest.raises(error, match=why):
             worker.pin_prefix("short", tuple(range(4, 34)))
     finally:
         worker.close()
@@ -300,7 +314,7 @@ def test_idle_engine_measures_its_model_and_says_so(exact):
 # settings
 
 
-def test_exact_needs_slices_of_whole_width():
+def test_engine_exact_requires_prefill_chunk_of_at_least_64():
     with pytest.raises(ConfigError, match=r"engine\.prefill_chunk: got 32; .*at least 64"):
         EngineSettings(exact=True, prefill_chunk=32)
     assert EngineSettings(prefill_chunk=32).prefill_chunk == 32

@@ -67,8 +67,7 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Check the machine, models, ports, folders, the remote and the collector. Say what the models can do. Exits 1 if
-    something is wrong. Weights are read only with a hostfile, to compare the files of all machines, and for the
-    exactness."""
+    something is wrong. Reads weights only with --hostfile, to compare the machines' files, and with --exactness."""
     named = {"model.adapter_path": adapter_path, "server.port": port, "distributed.hostfile": hostfile}
     load = partial(served.settings, named)
     if exactness:

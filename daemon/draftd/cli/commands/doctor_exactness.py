@@ -1,5 +1,5 @@
-"""`draftd doctor --exactness`: loads the target, and measures which of its results depend on what is computed with
-them."""
+"""`draftd doctor --exactness`: loads the target, and measures whether a token's results depend on what is computed with
+it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ _BE_EXACT = (
 _COLUMNS = (
     "operation",
     "kind",
-    "from\ntokens",
-    "from\nsequences",
+    "first at\ntokens",
+    "first at\nsequences",
     "unequal\nlengths",
-    "from\nslices of",
+    "first at\nslice of",
     "largest\ndifference",
 )
 _LEGEND = (
-    "An operation differs if its result for a token is not that of the token alone, bit by bit: from so many tokens or",
-    "sequences in one call, beside sequences of unequal lengths, in slices of a prompt from so many tokens. The",
-    "difference is in standard deviations of the results.",
+    "An operation differs if a token's result is not bit for bit the result of that token computed alone. The columns",
+    "give the smallest size at which it differs: tokens in a call, sequences in a call, tokens of a prompt slice.",
+    f"{NOTHING}: it did not differ at any size tried. The difference is in standard deviations of the results.",
 )
-_LEGEND_EXACT = "With engine.exact, operations that differ are computed apart. The whole forward is measured with it."
+_LEGEND_EXACT = (
+    "With engine.exact these operations are computed in smaller calls; the last line shows the forward pass that",
+    "results.",
+)
 
 Report = Callable[[str], None]
 
@@ -47,14 +50,14 @@ class ExactnessCheck:
     measured: Exactness | None = None
 
     def show_table(self) -> None:
-        """Prints the operations that differ and the whole forward, if anything was found to differ."""
+        """Prints the operations that differ and the whole forward pass, if anything differs."""
         measured = self.measured
         if measured is None or not (measured.operations or measured.forward.differs):
             return
         output.say("")
         output.print_table(_COLUMNS, [_row(operation) for operation in (*measured.operations, measured.forward)])
         output.say("")
-        for line in (*_LEGEND, *[_LEGEND_EXACT][: measured.exact]):
+        for line in (*_LEGEND, *(_LEGEND_EXACT if measured.exact else ())):
             output.say(line, style=output.DIM)
 
 
@@ -101,8 +104,8 @@ def _why_not(findings: Sequence[Finding]) -> str:
 
 
 def measure_target(settings: Settings, report: Report) -> Exactness:
-    """Loads the target without its drafts, and measures it with the sizes that the settings allow; made exact first if
-    engine.exact is set. `report` takes a line for people. Raises ModelLoadError."""
+    """Loads the target without its drafts, and measures it with the sizes that the settings allow. Makes it exact first
+    if engine.exact is set. `report` takes a line for people. Raises ModelLoadError."""
     from draftd.engine.exactness.setup import exact_models, measurement
     from draftd.engine.pair import load_models
     from draftd.fallback.probe_requests import probe_prompts
@@ -133,7 +136,7 @@ def judge(measured: Exactness) -> Finding:
     if not measured.forward.differs:
         return ok(_SUBJECT, text, figures=figures)
     if measured.exact:
-        return bad(_SUBJECT, text, "report this with the model's name, as a fault of draftd", figures=figures)
+        return bad(_SUBJECT, text, "report this as a bug in draftd, with the model's name", figures=figures)
     estimated = f"{text} (estimated from {measured.positions} logit gaps)"
     return note(_SUBJECT, estimated, _BE_EXACT, figures=figures)
 

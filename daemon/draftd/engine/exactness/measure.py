@@ -75,7 +75,7 @@ def _split(operations: Operations, model: Any, mode: Alone) -> Generator[None, N
     for layer in operations.layers:
         layer.split(layer.call.module, mode)
     before = len(operations.layers)
-    yield from operations.measure_blocks()
+    yield from operations.measure_composites()
     for layer in operations.layers[before:]:
         layer.split(layer.call.module, mode)
 

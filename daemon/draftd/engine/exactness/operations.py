@@ -104,12 +104,12 @@ class Operations:
         return group_layers([layer.exactness for layer in self.layers])
 
     def measure(self) -> Pieces:
-        """Measures the layers that consist of no others."""
-        yield from self._measure_all(lambda kind: kind is not OperationKind.BLOCK)
+        """Measures the layers that are not made of layers."""
+        yield from self._measure_all(lambda kind: kind is not OperationKind.COMPOSITE)
 
-    def measure_blocks(self) -> Pieces:
-        """Measures layers that consist of others, which must compute tokens alone by now: what differs is their own."""
-        yield from self._measure_all(lambda kind: kind is OperationKind.BLOCK)
+    def measure_composites(self) -> Pieces:
+        """Measures layers made of layers, which must compute tokens alone by now: what differs is their own."""
+        yield from self._measure_all(lambda kind: kind is OperationKind.COMPOSITE)
 
     def _measure_all(self, wanted: Callable[[OperationKind], bool]) -> Pieces:
         alike: dict[Any, list[LayerCall]] = {}
@@ -139,7 +139,7 @@ class Operations:
         return list(unique.values())
 
     def _measure(self, calls: Sequence[LayerCall], kind: OperationKind) -> Pieces:
-        measured = _MEASURED.get(kind, _Rows)(calls[0], self._model if kind is OperationKind.BLOCK else None)
+        measured = _MEASURED.get(kind, _Rows)(calls[0], self._model if kind is OperationKind.COMPOSITE else None)
         yield from measured.measure(self._sizes)
         for call in calls:
             exactness = OperationExactness(
@@ -184,7 +184,7 @@ def _kind(call: LayerCall) -> OperationKind | None:
     if call.result.shape[axis] != _TOKENS:
         return None
     if any(_kind(inner) is not None for inner in call.below):
-        return OperationKind.BLOCK
+        return OperationKind.COMPOSITE
     return OperationKind.NORM if "Norm" in type(call.module).__name__ else OperationKind.LINEAR
 
 

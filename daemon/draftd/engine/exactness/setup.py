@@ -16,10 +16,10 @@ from draftd.models.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
-Canaries = Callable[[Tokenizer], Sequence[Sequence[int]]]
-"""Returns prompts as token ids."""
+PromptSource = Callable[[Tokenizer], Sequence[Sequence[int]]]
+"""Returns the prompts that exactness is measured over, as token ids."""
 
-_BY_TOKEN = "engine.exact computes each token of each sequence by itself: this model's layers cannot be called apart"
+_BY_TOKEN = "engine.exact computes each token of each sequence individually: this model's layers cannot be called apart"
 
 
 def exact_models(
@@ -36,15 +36,15 @@ def exact_models(
 
 
 def measurement(
-    models: LoadedModels, limits: Limits, canaries: Canaries | None, exact: ExactLayers | None
+    models: LoadedModels, limits: Limits, exactness_prompts: PromptSource | None, exact: ExactLayers | None
 ) -> Callable[[Any], Generator[str, None, Exactness]] | None:
     """Returns a function that begins to measure a model's exactness; None if nothing is to be measured."""
-    if canaries is None or models.ranks is not None:
+    if exactness_prompts is None or models.ranks is not None:
         return None
     tokenizer, vocabulary = models.tokenizer, models.info.vocab_size
 
     def begin(model: Any) -> Generator[str, None, Exactness]:
-        return measure(model, vocabulary, canaries(tokenizer), _sizes(limits), EXACT_SLICE, exact=exact)
+        return measure(model, vocabulary, exactness_prompts(tokenizer), _sizes(limits), EXACT_SLICE, exact=exact)
 
     return begin
 

@@ -74,7 +74,7 @@ class Target(Protocol):
 
     @property
     def slice_width(self) -> int:
-        """Tokens of a prompt at multiples of which a plan must end, unless it ends with the prompt: 1 for any place."""
+        """A prompt's plan ends at a multiple of this, or with the prompt; 1: anywhere."""
 
     @property
     def nbytes(self) -> int:

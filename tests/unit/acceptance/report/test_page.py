@@ -171,7 +171,10 @@ def test_report_quality_section_compares_success_rates_with_and_without_drafts(f
 def test_report_quality_section_says_whether_texts_depend_on_depth_and_batch(
     full_page: Page, full_markdown: str, run: Path
 ) -> None:
-    measured = "logits differ from 13 tokens, 13 sequences, by 2e-06; about 0.3 choices in 1,000 tokens change"
+    measured = (
+        "logits are not the same at every size: first at 13 tokens, 13 sequences; at most 2e-06 standard deviations; "
+        "about 0.3 of 1,000 greedy tokens would change"
+    )
     assert f"Texts at other depths and batches may differ {measured}" in words(full_page.section("quality"))
     assert "Operations that differ layers.0.mlp.up_proj" in words(full_page.section("quality"))
     assert f"- Texts at other depths and batches: may differ ({measured})" in full_markdown
