@@ -141,10 +141,11 @@ class EngineSettings(Section):
     """Most prompt tokens in one forward pass of prefill. While other requests run, passes are usually shorter: see
     engine.prefill_slice_seconds."""
     exact: bool = False
-    """Compute every token as if it were alone, so that a text is the same at every draft depth, batch size, prefill
-    slice and cached prefix, on one machine. Only what this machine computes differently together is computed apart
-    (`draftd doctor --exactness` shows it), which costs speed mainly for drafts and batches. False: where two tokens
-    nearly tie, the choice may depend on these."""
+    """Makes a text the same at every draft depth, batch size, prefill slice and cached prefix, on one machine.
+    Operations whose result for a token depends on the other tokens in the call are computed in smaller calls, and
+    prompts in slices of 64 tokens. Drafts and batches gain less speed. Loading takes longer, because the model is
+    measured (`draftd doctor --exactness`). Not with several ranks. False: where two tokens nearly tie, the chosen one
+    may differ."""
     prefill_slice_seconds: FiniteFloat = Field(default=1.0, ge=0.001, le=60)
     """Longest time in seconds that prefill may delay running requests between two decoding steps. A prompt that fits
     into this time is prefilled at once; a longer one in slices of at least 16 tokens that take at most 0.7 of the time

@@ -217,14 +217,14 @@ WEIGHTS = _model_gauge("draftd.engine.weights", "By", "Memory of the MLX arrays 
 INDEPENDENT = _model_gauge(
     "draftd.exactness.independent",
     "{model}",
-    "1 if a token's logits are the same at every depth and batch size that the daemon tried, else 0; measured once, "
-    "absent until then",
+    "1 if a token's logits are the same at every draft depth, batch size, mix of lengths and slice that the daemon "
+    "tried, else 0; measured once, absent until then",
 )
 FLIPS = _model_gauge(
     "draftd.exactness.flips",
     "{token}",
-    "Expected tokens of a 1,000-token greedy text that another depth or batch size would change; an estimate, absent "
-    "until measured",
+    "Expected tokens of a 1,000-token greedy text that another depth, batch size or slice would change; an estimate, "
+    "absent until measured",
 )
 PREFIX_USAGE = _model_gauge(
     "draftd.prefix_cache.usage",
