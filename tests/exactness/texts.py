@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, DecodeRequest, SamplingParams
 from draftd.engine.exactness.measure import ExactLayers, make_exact, measure
-from draftd.engine.exactness.operations import InUse
+from draftd.engine.exactness.operations import StepSizes
 from draftd.engine.limits import EXACT_SLICE
 from draftd.engine.pair import LoadedModels
 from draftd.exactness import Exactness
@@ -25,7 +25,7 @@ from tests.random_costs import random_depth_control
 from tests.rig import Collected, Rig, automatic, autoregressive, pair, request, speculative
 
 BATCH, DEPTH = 8, 4
-SIZES = InUse.of(DEPTH, BATCH, (EXACT_SLICE,))
+SIZES = StepSizes.of(DEPTH, BATCH, (EXACT_SLICE,))
 _TIE = 3e-7  # by which the two rows of a pair in the last layer differ: as little as rounding
 _NOISE = 0.05  # of a draft's weights: some of its tokens are rejected
 _COMMON = 70  # tokens with which all prompts begin

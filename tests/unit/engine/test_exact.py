@@ -16,7 +16,7 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, SamplingParams
 from draftd.engine.cache.alone import pieces
-from draftd.engine.cache.alone_mode import alone_of, each_alone
+from draftd.engine.cache.alone_mode import mode_of, tokens_alone
 from draftd.engine.cache.slices import ExactSlices
 from draftd.engine.exactness.job import ExactnessJob
 from draftd.engine.exactness.measure import ExactLayers
@@ -179,7 +179,7 @@ def test_measurement_leaves_model_as_it_was():
     kinds = [type(module) for module in models.target.modules()]
     texts.measured(models)
     assert [type(module) for module in models.target.modules()] == kinds
-    assert alone_of(models.target) is None
+    assert mode_of(models.target) is None
 
 
 def test_measurement_of_exact_model_finds_no_whole_forward_that_differs():
@@ -322,5 +322,5 @@ def test_engine_exact_requires_prefill_chunk_of_at_least_64():
 
 def test_usual_model_is_computed_as_usual_within_each_alone():
     models = texts.tied_pair("llama")
-    with each_alone(models.target):
-        assert alone_of(models.target) is None
+    with tokens_alone(models.target):
+        assert mode_of(models.target) is None

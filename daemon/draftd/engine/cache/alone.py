@@ -1,12 +1,11 @@
 """Computes each token of a step as if it were the only one, so that its logits do not depend on the step's width, batch
 or padding.
 
-Which result a token gets may depend on what else its call computes: kernels for many rows add in another order than
-those for one, and attention over padded keys adds in another order than over a text's own. In the mode of this module
-attention is one call for each token of each sequence, over that sequence's keys alone; a recurrent layer takes one
-token of one sequence at a time; and a layer whose rows differ (draftd.engine.exactness measures which) computes only as
-many rows in a call as give the bits of one. All else, and every layer that does not differ, is computed together as
-before.
+A token's result may depend on the other tokens in its call: kernels for many tokens add in another order than those
+for one, and attention over padded keys adds in another order than over a text's own. While the AloneMode of a model is
+active, attention is one call for each token of each sequence, over that sequence's keys alone; a recurrent layer takes
+one token of one sequence at a time; and a layer whose results differ (draftd.engine.exactness measures which) gets only
+as many tokens in a call as give the bits of one. Everything else is computed as before.
 
 As in model_layers.py, the layers of one model get classes of their own.
 """
@@ -20,41 +19,43 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.alone_mode import Alone
+from draftd.engine.cache.alone_mode import AloneMode
 from draftd.engine.cache.recurrent import RecurrentState
 from draftd.models.mlx_lm import ArraysCache
 
-# layers whose rows do not depend on each other
+# layers whose tokens do not depend on each other
 
 
-def split_rows(
-    module: Any, method: str, mode: Alone, counts: Collection[int], axis: int = 1, *, always: bool = False
+def split_tokens(
+    module: Any, method: str, mode: AloneMode, counts: Collection[int], axis: int = 1, *, always: bool = False
 ) -> None:
-    """Makes a module compute in each call as many rows as `counts` allows, in the mode. `always`: in all forwards of an
-    exact model. `axis`: of positions in its input, 1 or 2; a position is one row, whatever else the input has."""
+    """Wraps `method` so that, while the mode is active, each call gets a number of tokens that is in `counts`.
+    `always`: also outside the mode, if the model is exact. `axis`: the axis of tokens in its input, 1 or 2."""
     key = type(module), method, frozenset({1, *counts}), axis, always
     if key not in mode.kinds:
         mode.kinds[key] = _splitting(*key, mode)
     module.__class__ = mode.kinds[key]
 
 
-def _splitting(kind: type, method: str, counts: frozenset[int], axis: int, always: bool, mode: Alone) -> type:
+def _splitting(kind: type, method: str, counts: frozenset[int], axis: int, always: bool, mode: AloneMode) -> type:
     whole = getattr(kind, method)
 
     @functools.wraps(whole)
-    def rows(self: Any, x: mx.array, *rest: Any, **named: Any) -> Any:
+    def split(self: Any, x: mx.array, *rest: Any, **named: Any) -> Any:
         if not (mode.active or (always and mode.exact)) or not isinstance(x, mx.array) or x.ndim <= axis:
             return whole(self, x, *rest, **named)
         if "offset" in named or rest:
             return rotate_alone(functools.partial(whole, self), x, *rest, mode=mode, **named)
-        return by_counts(functools.partial(whole, self), x, counts, axis)
+        return call_in_pieces(functools.partial(whole, self), x, counts, axis)
 
-    return type(kind.__name__, (kind,), {method: rows, "__module__": kind.__module__})
+    return type(kind.__name__, (kind,), {method: split, "__module__": kind.__module__})
 
 
-def by_counts(call: Callable[[mx.array], mx.array], x: mx.array, counts: Collection[int], axis: int = 1) -> mx.array:
-    """Returns `call(x)`, computed in calls of as many rows as `counts` allows, the most first. Rows of all sequences
-    are put in one line if positions are axis 1 of three; otherwise each is a call."""
+def call_in_pieces(
+    call: Callable[[mx.array], mx.array], x: mx.array, counts: Collection[int], axis: int = 1
+) -> mx.array:
+    """Returns `call(x)`, computed in calls of allowed numbers of tokens, the longest first. An input of rows × tokens ×
+    size is flattened to one line of tokens; any other input gets a call for each token."""
     if x.ndim != 3 or axis != 1:
         return _by_token(call, x, axis)
     *lead, size = x.shape
@@ -69,7 +70,7 @@ def by_counts(call: Callable[[mx.array], mx.array], x: mx.array, counts: Collect
 
 
 def pieces(n: int, counts: Collection[int]) -> list[tuple[int, int]]:
-    """Cuts `n` rows into ranges of allowed lengths, the longest first."""
+    """Cuts `n` tokens into ranges of allowed lengths, the longest first."""
     ranges, start = list[tuple[int, int]](), 0
     while start < n:
         length = max(count for count in counts if count <= n - start)
@@ -86,7 +87,7 @@ def _by_token(call: Callable[[mx.array], mx.array], x: mx.array, axis: int) -> m
 
 
 def rotate_alone(
-    call: Callable[..., mx.array], x: mx.array, *rest: Any, mode: Alone, offset: Any = 0, **named: Any
+    call: Callable[..., mx.array], x: mx.array, *rest: Any, mode: AloneMode, offset: Any = 0, **named: Any
 ) -> mx.array:
     """Calls a rotary embedding, of `x`: rows × heads × positions × dim, for each token at its own place."""
     offset = rest[0] if rest else offset
@@ -118,7 +119,7 @@ def attend_alone(
     queries: mx.array,
     own: Callable[[int], tuple[mx.array, mx.array, int]],
     *,
-    mode: Alone,
+    mode: AloneMode,
     size: int | None,
     first: int,
     mask: mx.array | str | None,
@@ -127,7 +128,7 @@ def attend_alone(
     mask)`.
 
     `own(row)`: keys and values of the row's array, 1 × heads × capacity × dim, and how many positions they had before
-    this forward. `size` of the window. `mask`: an array has its first key at position `first`."""
+    this forward. `size`: of the attention window; None without one. `first`: the position of the mask's first key."""
     width = queries.shape[2]
     rows = []
     for row, taken in enumerate(mode.widths):
@@ -161,7 +162,7 @@ def _pad_tokens(tokens: list[mx.array], width: int, axis: int, like: mx.array) -
 # recurrent layers
 
 
-def split_states(module: Any, mode: Alone) -> None:
+def split_states(module: Any, mode: AloneMode) -> None:
     """Makes a recurrent layer take one token of one sequence at a time, in the mode."""
     kind = type(module)
     if kind not in mode.kinds:
@@ -169,7 +170,7 @@ def split_states(module: Any, mode: Alone) -> None:
     module.__class__ = mode.kinds[kind]
 
 
-def _stepping(kind: type, mode: Alone) -> type:
+def _stepping(kind: type, mode: AloneMode) -> type:
     whole: Callable[..., Any] = kind.__call__
 
     @functools.wraps(whole)
@@ -191,7 +192,7 @@ def step_alone(
     args: Sequence[Any],
     named: Mapping[str, Any],
     state: RecurrentState,
-    mode: Alone,
+    mode: AloneMode,
 ) -> Any:
     """Calls a recurrent layer for each token of each row, with a state of that row alone. Arrays of rows × width are
     cut to the token; a mask of padding is left out."""

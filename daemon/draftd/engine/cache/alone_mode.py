@@ -9,7 +9,7 @@ from typing import Any
 _ALONE = "_draftd_alone"
 
 
-class Alone:
+class AloneMode:
     """The mode of one model. `active`: forwards are now computed in this mode. `exact`: decoding uses it, always.
     `by_token`: the model's layers cannot be called apart, so a forward is run for each token of each sequence.
     `attention`: whether it is computed in this mode. `lengths`, `widths`: of the forward's sequences."""
@@ -26,38 +26,38 @@ class Alone:
         self.lengths, self.widths = list(lengths), list(widths)
 
 
-def alone_of(model: Any) -> Alone | None:
-    """Returns the model's mode; None if it has none, as it is usual."""
-    mode: Alone | None = getattr(model, _ALONE, None)
+def mode_of(model: Any) -> AloneMode | None:
+    """Returns the model's mode; None for a model that was never prepared."""
+    mode: AloneMode | None = getattr(model, _ALONE, None)
     return mode
 
 
 def is_exact(model: Any) -> bool:
     """Returns whether decoding computes each token of this model as if it were alone."""
-    mode = alone_of(model)
+    mode = mode_of(model)
     return mode is not None and mode.exact
 
 
-def prepare_alone(model: Any) -> Alone:
-    """Gives the model the mode, which is then used within `each_alone`. Attention follows it; other layers only once
-    `split_rows` or `split_states` has changed them."""
-    mode = alone_of(model)
+def prepare_alone(model: Any) -> AloneMode:
+    """Gives the model the mode, which is then used within `tokens_alone`. Attention follows it; other layers only once
+    `split_tokens` or `split_states` has changed them."""
+    mode = mode_of(model)
     if mode is None:
-        mode = Alone()
+        mode = AloneMode()
         setattr(model, _ALONE, mode)
     return mode
 
 
 def forget_alone(model: Any) -> None:
     """Takes the mode from the model; its layers must have their own classes again."""
-    if alone_of(model) is not None:
+    if mode_of(model) is not None:
         delattr(model, _ALONE)
 
 
 @contextlib.contextmanager
-def each_alone(model: Any) -> Iterator[None]:
+def tokens_alone(model: Any) -> Iterator[None]:
     """Computes the forwards that begin inside in the model's mode; a model without the mode computes them as usual."""
-    mode = alone_of(model)
+    mode = mode_of(model)
     if mode is None or mode.active:
         yield
         return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import mlx.core as mx
 
 if TYPE_CHECKING:  # mlx-lm is imported where a model is
-    from draftd.engine.cache.alone_mode import Alone
+    from draftd.engine.cache.alone_mode import AloneMode
     from draftd.engine.cache.window import AttentionWindow
 
 
@@ -150,8 +150,8 @@ class LayerOwner(Protocol):
         """The most forwards that one rollback may undo."""
 
     @property
-    def alone(self) -> Alone | None:
-        """The mode in which each token is computed as if it were the only one, while a forward is computed in it."""
+    def alone_mode(self) -> AloneMode | None:
+        """The model's mode while it is active (alone.py), else None."""
 
     def window(self, size: int | None) -> AttentionWindow:
         """Returns the window of this size, shared by all layers that have it. None: the layers attend to the whole

@@ -18,7 +18,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.alone_mode import Alone, alone_of
+from draftd.engine.cache.alone_mode import AloneMode, mode_of
 from draftd.engine.cache.base import (
     BatchedSnapshot,
     CachedPrefix,
@@ -96,8 +96,8 @@ class BatchedCaches:
         self.lengths: list[int] = []
 
     @property
-    def alone(self) -> Alone | None:
-        mode = alone_of(self._model)
+    def alone_mode(self) -> AloneMode | None:
+        mode = mode_of(self._model)
         return mode if mode is not None and mode.active else None
 
     def window(self, size: int | None) -> AttentionWindow:
@@ -110,7 +110,7 @@ class BatchedCaches:
     def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
         first, width = self.lengths[0], tokens.shape[1]
         self.offset = first if all(n == first for n in self.lengths) else mx.array(self.lengths)
-        if (alone := self.alone) is not None:
+        if (alone := self.alone_mode) is not None:
             alone.begin(self.lengths, widths)
         for window in self.windows.values():
             groups = window.groups

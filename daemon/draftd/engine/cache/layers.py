@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.alone_mode import Alone
+from draftd.engine.cache.alone_mode import AloneMode
 from draftd.engine.cache.base import LayerCache, LayerOwner, LayerSlice
 from draftd.engine.cache.groups import Group, Groups, alone, join_groups
 from draftd.engine.cache.window import ForwardReads, GroupRead
@@ -67,9 +67,9 @@ class BatchedAttention:
         return self._together([part.keys for part in self.parts]), self._together([part.values for part in self.parts])
 
     @property
-    def alone(self) -> Alone | None:
-        """The mode in which attention is one call for each token, while a forward is computed in it."""
-        mode = self._owner.alone
+    def alone_mode(self) -> AloneMode | None:
+        """The model's mode while it is active and includes attention, else None."""
+        mode = self._owner.alone_mode
         return mode if mode is not None and mode.attention and self._owner.apart else None
 
     def own(self, row: int) -> tuple[mx.array, mx.array, int]:
@@ -103,7 +103,11 @@ class BatchedAttention:
         return whole if self._reads.order is None else whole[self._reads.order]
 
     def make_mask(self, n: int, return_array: bool = False, window_size: int | None = None) -> Any:
-        if self.alone is not None and not return_array and (window_size is None or window_size == self.window.size):
+        if (
+            self.alone_mode is not None
+            and not return_array
+            and (window_size is None or window_size == self.window.size)
+        ):
             return None  # each token reads only keys that it sees
         return self.window.mask(n, return_array, window_size)
 

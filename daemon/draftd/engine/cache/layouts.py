@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 
-from draftd.engine.cache.alone_mode import alone_of
+from draftd.engine.cache.alone_mode import mode_of
 from draftd.engine.cache.base import Caches, pad_rows
 from draftd.engine.cache.batched import BatchedCaches, CacheLayout, batched_layers
 from draftd.engine.cache.model_layers import take_rows_apart, without_head
@@ -266,7 +266,7 @@ def _difference(expected: list[mx.array], actual: list[mx.array]) -> float:
 def make_caches(model: Any, forwards: int = 1) -> Caches:
     """Returns empty caches in the best layout that the model allows. One rollback may undo up to `forwards`
     forwards."""
-    alone = alone_of(model)
+    alone = mode_of(model)
     if why_not_batched(model) or (alone is not None and alone.by_token):
         return _caches(model, CacheLayout(forwards=forwards))
     return _caches(model, CacheLayout(True, forwards=forwards, **model._draftd_way))

@@ -120,7 +120,7 @@ def _apart(
     sinks: mx.array | None = None,
 ) -> mx.array:
     attend = base.scaled_dot_product_attention
-    if isinstance(cache, BatchedAttention) and (alone := cache.alone) is not None:
+    if isinstance(cache, BatchedAttention) and (alone := cache.alone_mode) is not None:
         return attend_alone(
             lambda query, keys, values, seen: attend(
                 query, keys, values, cache=cache, scale=scale, mask=seen, sinks=sinks
@@ -211,8 +211,8 @@ def _asking(kind: type, method: str, wanted: _Wanted) -> type:
 
 
 def ask_first(module: Any, method: str) -> None:
-    """Makes a model's last layer take the wanted positions before its method, which was changed meanwhile, gets
-    them."""
+    """Puts the selection of wanted positions in front of the last layer's method again, after `split_tokens` wrapped
+    it."""
     if (wanted := getattr(type(module), _ASKS, None)) is not None:
         module.__class__ = _asking(type(module), method, wanted)
 

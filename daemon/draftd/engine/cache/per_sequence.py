@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.alone_mode import alone_of
+from draftd.engine.cache.alone_mode import mode_of
 from draftd.engine.cache.base import CachedPrefix, Caches, Positions, RollbackFailed, flat
 from draftd.engine.cache.model_layers import logits_at
 from draftd.models.mlx_lm import make_prompt_cache
@@ -45,7 +45,7 @@ class OwnSnapshot:
 
 def _forward(model: Any, tokens: mx.array, caches: list[Any], at: Positions | None) -> mx.array:
     """Runs the model on one row, 1 × width; in the mode of alone.py in a forward for each token."""
-    mode = alone_of(model)
+    mode = mode_of(model)
     if mode is None or not mode.active:
         return logits_at(model, tokens, caches, at)
     each = [logits_at(model, tokens[:, i : i + 1], caches, None) for i in range(tokens.shape[1])]

@@ -23,7 +23,7 @@ class _PrefillText:
     caches: Caches  # texts may share caches
     length: int  # tokens that its caches will have
     prefix: Sequence[int]  # the text, if it uses the prefix cache; else empty
-    prompt: int  # tokens before an answer that the model has begun
+    prompt: int  # its tokens before an answer that is continued
     kept: int = 0  # tokens that were found in the prefix cache, or kept there
     row: int = 0  # of the caches
     forks: list[int] = field(default_factory=list)  # lengths to keep on the way, ascending

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from draftd.engine.cache.alone_mode import each_alone, is_exact
+from draftd.engine.cache.alone_mode import is_exact, tokens_alone
 from draftd.engine.limits import EXACT_SLICE
 
 
 class AnySlices:
-    """Slices of any length. `width`: tokens at whose multiples a slice must end, unless it ends with the text."""
+    """Slices of any length. A slice ends at a multiple of `width`, or with the text."""
 
     width = 1
 
@@ -24,13 +24,13 @@ class AnySlices:
         return most
 
     def computing(self, length: int, prompt: int) -> AbstractContextManager[None]:
-        """Encloses the next forward after `length` tokens."""
+        """Returns the context to run the next forward in, after `length` tokens."""
         return nullcontext()
 
 
 class ExactSlices(AnySlices):
-    """Slices whose places depend on nothing but the prompt. Tokens of an answer are taken in as they were decoded; they
-    are not kept for other texts, to which they would be tokens of a prompt."""
+    """Slices whose places depend on nothing but the prompt. An answer's tokens are computed each alone, as in decoding,
+    and are not kept for other texts: as part of a prompt they would have other bits."""
 
     width = EXACT_SLICE
 
@@ -48,7 +48,7 @@ class ExactSlices(AnySlices):
         return min(self.width, prompt - length)
 
     def computing(self, length: int, prompt: int) -> AbstractContextManager[None]:
-        return each_alone(self._model) if length >= prompt else nullcontext()
+        return tokens_alone(self._model) if length >= prompt else nullcontext()
 
 
 def slices_of(model: Any) -> AnySlices:

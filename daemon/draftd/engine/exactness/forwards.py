@@ -9,21 +9,21 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.alone_mode import alone_of, each_alone
+from draftd.engine.cache.alone_mode import mode_of, tokens_alone
 from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, last, pad_rows
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.exactness.compare import compare, spread_of
-from draftd.engine.exactness.operations import InUse, some_of
+from draftd.engine.exactness.operations import StepSizes, some_of
 from draftd.exactness import FLIPS_OF, OperationExactness, OperationKind
 
 _STEPS = 8  # tokens of each text that follow its prompt
-_NEAR = 8  # one of so many logit gaps is small enough to tell how many are near zero
+_NEAR = 8  # the smallest eighth of the gaps estimates their density at zero
 
 Pieces = Generator[None, None, None]
 
 
 @dataclass(slots=True)
-class Differences:
+class LogitDifferences:
     """The sizes at which logits differed from those of a token alone, and by how much. `moved`: the changes of the gap
     between the two likeliest tokens, at all positions that were compared."""
 
@@ -50,17 +50,17 @@ class Differences:
         return sum(self.moved) / len(self.moved) if self.moved else 0.0
 
 
-class Forwards:
+class ForwardComparison:
     """Compares forwards over some texts. Each text begins with a prompt and goes on with the model's own choices."""
 
-    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], sizes: InUse, slice_width: int) -> None:
+    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], sizes: StepSizes, slice_width: int) -> None:
         """`slice_width`: tokens of a prompt in a forward."""
         self._model, self._sizes, self._slice = model, sizes, slice_width
         self._prompts = sorted(prompts, key=len)[: max(sizes.batches, default=1)]
         self._kept: list[CachedPrefix] = []
         self._texts: list[list[int]] = [[] for _ in self._prompts]
         self._gaps: list[float] = []
-        self._alone: dict[int, list[mx.array]] = {}  # by text: logits after each token, if it was alone
+        self._alone: dict[int, list[mx.array]] = {}  # by text: the logits after each token, computed alone
         self._empty, self._attention = make_caches(model), True
 
     def prepare(self, *, in_mode: bool = False) -> Pieces:
@@ -102,10 +102,10 @@ class Forwards:
             caches.clear()
 
     def compare(
-        self, differences: Differences, *, in_mode: bool, attention: bool = True, slices: bool = True
+        self, differences: LogitDifferences, *, in_mode: bool, attention: bool = True, slices: bool = True
     ) -> Pieces:
-        """Compares forwards at all sizes in use. `in_mode`: compute them in the model's mode (cache/alone.py).
-        `attention` False: but for attention."""
+        """Compares forwards at all sizes in use. `in_mode`: compute them in the model's mode (cache/alone.py). Without
+        `attention`, attention is computed as usual even then, so that any difference is attention's."""
         self._attention = attention
         batches = some_of(self._sizes.batches)
         for width in self._sizes.widths:
@@ -121,25 +121,25 @@ class Forwards:
         if slices and (yield from self._run([0], _STEPS, differences, in_mode=in_mode)):
             differences.slices.add(_STEPS)
 
-    def flips(self, differences: Differences) -> float:
-        """Returns the expected changed choices in FLIPS_OF tokens of a greedy text.
+    def flips(self, differences: LogitDifferences) -> float:
+        """Returns how many of FLIPS_OF tokens of a greedy text would change, as expected.
 
-        A choice changes where the gap of the two likeliest logits is smaller than what it moves by, in the one of two
-        directions that closes it: with density f of gaps at 0 and a mean move m, f · m / 2 of the tokens. The density
-        is that of the k-th smallest of n gaps, k / (n · gap)."""
+        A token changes if the gap between its two largest logits closes: it must be smaller than the move, and half of
+        all moves widen it. With density f of gaps at 0 and mean move m, a share f · m / 2 changes. f is estimated as k
+        / (n · g), where g is the k-th smallest of n gaps."""
         gaps = sorted(self._gaps)
         k = max(1, len(gaps) // _NEAR)
         density = k / (len(gaps) * max(gaps[k - 1], 1e-9))
         return FLIPS_OF * min(1.0, density * differences.mean_move / 2)
 
     @property
-    def texts_pieces(self) -> int:
+    def prepare_pieces(self) -> int:
         """The number of pieces of `prepare`."""
         alone = _STEPS + (max(self._sizes.widths, default=1) if len(self._prompts) > 1 else 0)
         return len(self._prompts) + _STEPS + alone
 
     @property
-    def compared_pieces(self) -> int:
+    def compare_pieces(self) -> int:
         """The most pieces of `compare`."""
         return len(self._sizes.widths) + len(some_of(self._sizes.batches)) + 2
 
@@ -154,13 +154,13 @@ class Forwards:
 
     @contextlib.contextmanager
     def _mode(self, in_mode: bool) -> Iterator[None]:
-        mode = alone_of(self._model)
+        mode = mode_of(self._model)
         if not in_mode or mode is None:
             yield
             return
         mode.attention = self._attention
         try:
-            with each_alone(self._model):
+            with tokens_alone(self._model):
                 yield
         finally:
             mode.attention = True
@@ -186,7 +186,7 @@ class Forwards:
         self,
         rows: Sequence[int],
         width: int,
-        differences: Differences,
+        differences: LogitDifferences,
         *,
         in_mode: bool,
         uneven: bool = False,
@@ -209,7 +209,7 @@ class Forwards:
         return differed
 
 
-def _note(logits: mx.array, alone: mx.array, differences: Differences) -> bool:
+def _note(logits: mx.array, alone: mx.array, differences: LogitDifferences) -> bool:
     same, off = compare(logits, alone, spread_of(alone))
     differences.largest = max(differences.largest, off)
     if same:

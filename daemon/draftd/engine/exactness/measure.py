@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from draftd.engine.cache.alone_mode import Alone, alone_of, forget_alone, prepare_alone
-from draftd.engine.exactness.forwards import Differences, Forwards
-from draftd.engine.exactness.operations import InUse, Operations
+from draftd.engine.cache.alone_mode import AloneMode, forget_alone, mode_of, prepare_alone
+from draftd.engine.exactness.forwards import ForwardComparison, LogitDifferences
+from draftd.engine.exactness.operations import Operations, StepSizes
 from draftd.exactness import Exactness, OperationExactness, OperationKind
 
 _TRIAL_LENGTHS = (9, 14, 23, 5)  # tokens of the prompts that an exact model is tried with
@@ -30,7 +30,7 @@ class ExactLayers:
         self.operations = MeasuredOperations(operations.differing, operations.total)
 
     def install(self, model: Any) -> None:
-        """Makes the model compute each token alone within `each_alone`."""
+        """Makes the model compute each token alone within `tokens_alone`."""
         mode = prepare_alone(model)
         mode.by_token, mode.exact = self.by_token, True
         if not self.by_token:
@@ -39,9 +39,9 @@ class ExactLayers:
                 layer.split(modules[path], mode)
 
 
-def make_exact(model: Any, vocabulary: int, sizes: InUse, slice_width: int, progress: Progress) -> ExactLayers:
-    """Measures which of the model's layers differ, and makes it exact. If it then still differs, as where attention is
-    no function of mlx-lm's, each token of each sequence gets a forward of its own."""
+def make_exact(model: Any, vocabulary: int, sizes: StepSizes, slice_width: int, progress: Progress) -> ExactLayers:
+    """Measures which of the model's layers differ, and makes it exact. If whole forwards still differ, for
+    example because the model does not call mlx-lm's attention, each token gets a forward of its own."""
     operations = Operations(model, vocabulary, sizes)
     mode, reported = prepare_alone(model), -1
     for _ in _split(operations, model, mode):
@@ -50,7 +50,7 @@ def make_exact(model: Any, vocabulary: int, sizes: InUse, slice_width: int, prog
             reported = operations.done
     progress("measuring whole forwards")
     prompts = [[(13 * at + 5 * n) % vocabulary for at in range(n)] for n in _TRIAL_LENGTHS]
-    forwards, differences = Forwards(model, prompts, sizes, slice_width), Differences()
+    forwards, differences = ForwardComparison(model, prompts, sizes, slice_width), LogitDifferences()
     try:
         for _ in itertools.chain(
             forwards.prepare(in_mode=True), forwards.compare(differences, in_mode=True, slices=False)
@@ -69,7 +69,7 @@ def make_exact(model: Any, vocabulary: int, sizes: InUse, slice_width: int, prog
     return exact
 
 
-def _split(operations: Operations, model: Any, mode: Alone) -> Generator[None, None, None]:
+def _split(operations: Operations, model: Any, mode: AloneMode) -> Generator[None, None, None]:
     """Measures layers, and makes those that differ compute tokens alone."""
     yield from operations.measure()
     for layer in operations.layers:
@@ -84,7 +84,7 @@ def measure(
     model: Any,
     vocabulary: int,
     prompts: Sequence[Sequence[int]],
-    sizes: InUse,
+    sizes: StepSizes,
     slice_width: int,
     *,
     exact: ExactLayers | None = None,
@@ -93,18 +93,18 @@ def measure(
     that the model goes on with. `exact`: what made the model exact; its whole forwards are then measured as it
     decodes."""
     began = time.perf_counter()
-    forwards = Forwards(model, prompts, sizes, slice_width)
-    differences, attention = Differences(), Differences()
+    forwards = ForwardComparison(model, prompts, sizes, slice_width)
+    differences, attention = LogitDifferences(), LogitDifferences()
     in_mode, by_token = exact is not None, exact is not None and exact.by_token
     try:
         with contextlib.nullcontext() if exact is not None else _as_it_was(model):
             operations = yield from _operations(model, vocabulary, sizes) if exact is None else _known_operations(exact)
-            yield from _name_pieces(forwards.prepare(in_mode=in_mode), "texts", forwards.texts_pieces)
+            yield from _name_pieces(forwards.prepare(in_mode=in_mode), "texts", forwards.prepare_pieces)
             if not by_token:
                 pieces = forwards.compare(attention, in_mode=True, attention=False, slices=not in_mode)
-                yield from _name_pieces(pieces, "attention", forwards.compared_pieces)
+                yield from _name_pieces(pieces, "attention", forwards.compare_pieces)
             pieces = forwards.compare(differences, in_mode=in_mode, slices=not in_mode)
-            yield from _name_pieces(pieces, "whole forwards", forwards.compared_pieces)
+            yield from _name_pieces(pieces, "whole forwards", forwards.compare_pieces)
     finally:
         forwards.close()
     differing = list(operations.differing)
@@ -129,7 +129,7 @@ class MeasuredOperations(NamedTuple):
     measured: int
 
 
-def _operations(model: Any, vocabulary: int, sizes: InUse) -> Generator[str, None, MeasuredOperations]:
+def _operations(model: Any, vocabulary: int, sizes: StepSizes) -> Generator[str, None, MeasuredOperations]:
     operations = Operations(model, vocabulary, sizes)
     for _ in _split(operations, model, prepare_alone(model)):
         yield f"operations: {operations.progress}"
@@ -149,7 +149,7 @@ def _name_pieces(pieces: Iterator[None], name: str, total: int) -> Generator[str
 @contextlib.contextmanager
 def _as_it_was(model: Any) -> Iterator[None]:
     """Gives the model's layers back their classes, and the model its mode."""
-    mode, kinds = alone_of(model), [(module, type(module)) for module in model.modules()]
+    mode, kinds = mode_of(model), [(module, type(module)) for module in model.modules()]
     try:
         yield
     finally:

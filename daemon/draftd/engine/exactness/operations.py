@@ -13,8 +13,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from draftd.engine.cache.alone import join_tokens, split_rows, split_states, state_of
-from draftd.engine.cache.alone_mode import Alone, each_alone
+from draftd.engine.cache.alone import join_tokens, split_states, split_tokens, state_of
+from draftd.engine.cache.alone_mode import AloneMode, tokens_alone
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.model_layers import ask_first
 from draftd.engine.exactness.compare import compare, spread_of
@@ -22,7 +22,7 @@ from draftd.engine.exactness.recording import LayerCall, recorded_calls, settle
 from draftd.exactness import OperationExactness, OperationKind
 from draftd.models.mlx_lm import ArraysCache
 
-_TOKENS = 13  # of the text whose forward is recorded: a number of positions that no model has of heads
+_TOKENS = 13  # of the recorded text; no model has 13 heads, so an axis of 13 is that of tokens
 _ALL = 16  # rows: up to here all numbers are tried
 _WARM = 3  # tokens that a recurrent layer has taken before it is measured
 _PLACE = 37  # position of the first token for rotary embeddings
@@ -31,7 +31,7 @@ Pieces = Generator[None, None, None]
 
 
 @dataclass(frozen=True, slots=True)
-class InUse:
+class StepSizes:
     """The sizes in use. `widths`: tokens of one sequence in a step; `batches`: sequences of a step; `slices`: tokens of
     a prompt in a forward."""
 
@@ -40,18 +40,18 @@ class InUse:
     slices: Sequence[int]
 
     @classmethod
-    def of(cls, max_draft_tokens: int, max_batch: int, slices: Sequence[int]) -> InUse:
+    def of(cls, max_draft_tokens: int, max_batch: int, slices: Sequence[int]) -> StepSizes:
         return cls(range(2, max_draft_tokens + 2), range(2, max_batch + 1), slices)
 
     @property
-    def rows(self) -> list[int]:
+    def call_sizes(self) -> list[int]:
         """Rows that a layer may get in one call of a step: all numbers up to sixteen, then some."""
         most = max(self.widths, default=1) * max(self.batches, default=1)
         return sorted({*range(2, min(most, _ALL) + 1), *(n for n in (24, 32, 48, 64) if n < most), *[most][: most > 1]})
 
 
 @dataclass(slots=True)
-class LayerExactness:
+class MeasuredLayer:
     """A layer, by its call, and what was measured. `equal`: numbers of rows at which each row has the bits that it has
     alone. `axis`: of positions in its input."""
 
@@ -61,13 +61,13 @@ class LayerExactness:
     equal: frozenset[int] = frozenset()
     axis: int = 1
 
-    def split(self, module: Any, mode: Alone) -> None:
-        """Makes the layer, as it is in one model, compute tokens alone in the mode, as far as it differs."""
+    def split(self, module: Any, mode: AloneMode) -> None:
+        """Wraps `module`, this layer in some copy of the model, so that each token gets the bits it has alone."""
         if self.kind is OperationKind.STATE:
             split_states(module, mode)
         elif self.exactness.differs and self.kind is not OperationKind.CONVOLUTION:
-            # The last layer is split always: a prompt's tokens may all be asked for their logits.
-            split_rows(module, self.method, mode, self.equal, self.axis, always=self.is_head)
+            # Also outside the mode: log-probabilities of a prompt need the logits of all its tokens.
+            split_tokens(module, self.method, mode, self.equal, self.axis, always=self.is_head)
             if self.is_head:
                 ask_first(module, self.method)
 
@@ -86,13 +86,13 @@ class LayerExactness:
 
 
 class Operations:
-    """Measures a model's layers, a call at a time. Of layers with equal shapes and settings one is measured: which
-    kernel computes them depends on nothing else."""
+    """Measures a model's layers, a call at a time: one of each group with equal shapes and settings, because these
+    decide the kernel."""
 
-    def __init__(self, model: Any, vocabulary: int, sizes: InUse) -> None:
+    def __init__(self, model: Any, vocabulary: int, sizes: StepSizes) -> None:
         self._model, self._vocabulary, self._sizes = model, vocabulary, sizes
         self.done = self.total = 0  # groups of like layers
-        self.layers: list[LayerExactness] = []  # all layers, measured or like a measured one
+        self.layers: list[MeasuredLayer] = []  # all layers, measured or like a measured one
 
     @property
     def progress(self) -> str:
@@ -150,7 +150,7 @@ class Operations:
                 slice_width=min(measured.slices, default=None),
                 difference=measured.difference,
             )
-            self.layers.append(LayerExactness(call, kind, exactness, frozenset(measured.equal), measured.axis))
+            self.layers.append(MeasuredLayer(call, kind, exactness, frozenset(measured.equal), measured.axis))
 
 
 def _shapes(call: LayerCall) -> tuple[Any, ...]:
@@ -193,7 +193,9 @@ def _axis(x: mx.array) -> int | None:
 
 
 class _Rows:
-    """Measures a layer whose tokens are computed independently of each other."""
+    """Measures a layer whose tokens are computed independently of each other. `most`: tokens in a call."""
+
+    most = 1 << 30
 
     def __init__(self, call: LayerCall, model: Any | None = None) -> None:
         """`model`: in whose mode the layer is called; None: as usual."""
@@ -203,7 +205,7 @@ class _Rows:
         x = call.args[0]
         self.axis = (_axis(x) or 1) if x.ndim > 2 else 1
 
-    def measure(self, sizes: InUse) -> Pieces:
+    def measure(self, sizes: StepSizes) -> Pieces:
         alone = []
         for at in range(_TOKENS):
             alone.append(self.alone(at))
@@ -211,7 +213,7 @@ class _Rows:
             yield None
         whole = join_tokens([alone], self.axis)
         spread = spread_of(whole)
-        for n in sorted({*sizes.rows, *sizes.slices}):
+        for n in sorted(n for n in {*sizes.call_sizes, *sizes.slices} if n <= self.most):
             order = mx.arange(n) % _TOKENS
             same, off = compare(self.together(order), mx.take(whole, order, axis=self.axis), spread)
             if same:
@@ -220,7 +222,7 @@ class _Rows:
                 self.difference = max(self.difference, off)
                 if n in sizes.slices:
                     self.slices.add(n)
-                if n in sizes.rows:
+                if n in sizes.call_sizes:
                     self.widths.add(n)
             yield None
         for n in some_of(sizes.batches):
@@ -243,7 +245,7 @@ class _Rows:
         return self._result(self._repeat(mx.concatenate(tokens, axis=0)))
 
     def _repeat(self, *args: Any, **named: Any) -> Any:
-        with nullcontext() if self._model is None else each_alone(self._model):
+        with nullcontext() if self._model is None else tokens_alone(self._model):
             return self._call.repeat(*args, **named)
 
     def _token(self, at: int) -> mx.array:
@@ -257,16 +259,13 @@ class _Rows:
 class _Places(_Rows):
     """Measures a rotary embedding, whose result also depends on the token's place."""
 
+    most = _TOKENS
+
     def alone(self, at: int) -> mx.array:
         return self._at(self._token(at), _PLACE + at)
 
     def together(self, order: mx.array) -> mx.array:
-        n = order.size
-        if n <= _TOKENS:
-            return self._at(self._call.args[0][:, :, :n], _PLACE)
-        return join_tokens(
-            [[self._at(self._token(int(at)), _PLACE + int(at)) for at in order.tolist()]], 2
-        )  # not in use
+        return self._at(self._call.args[0][:, :, : order.size], _PLACE)
 
     def beside(self, order: mx.array) -> mx.array:
         tokens = [self._token(int(at)) for at in order.tolist()]
@@ -280,22 +279,22 @@ class _Places(_Rows):
 class _Windows(_Rows):
     """Measures a convolution, whose result for a token depends on the tokens before it."""
 
+    most = _TOKENS
+
     def _token(self, at: int) -> mx.array:
         x = self._call.args[0]
         return x[:, at : at + x.shape[1] - _TOKENS + 1]
 
     def together(self, order: mx.array) -> mx.array:
-        x, n = self._call.args[0], order.size
-        if n <= _TOKENS:
-            return self._result(self._repeat(x[:, : n + x.shape[1] - _TOKENS]))
-        return join_tokens([[self.alone(int(at)) for at in order.tolist()]], 1)  # longer ones are not in use
+        x = self._call.args[0]
+        return self._result(self._repeat(x[:, : order.size + x.shape[1] - _TOKENS]))
 
 
 class _StateRows(_Rows):
     """Measures a recurrent layer, after some tokens: all that follow in one call against one token in each."""
 
-    def measure(self, sizes: InUse) -> Pieces:
-        widths = [n for n in sorted({*sizes.widths, *sizes.rows}) if n <= _TOKENS - _WARM]
+    def measure(self, sizes: StepSizes) -> Pieces:
+        widths = [n for n in sorted({*sizes.widths, *sizes.call_sizes}) if n <= _TOKENS - _WARM]
         whole = self._results(self._steps([1] * (_TOKENS - _WARM)))
         spread = spread_of(whole[0])
         yield None

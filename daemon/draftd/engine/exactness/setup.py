@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from draftd.engine.exactness.measure import ExactLayers, make_exact, measure
-from draftd.engine.exactness.operations import InUse
+from draftd.engine.exactness.operations import StepSizes
 from draftd.engine.limits import EXACT_SLICE, Limits
 from draftd.engine.pair import LoadedModels
 from draftd.exactness import Exactness
@@ -49,5 +49,5 @@ def measurement(
     return begin
 
 
-def _sizes(limits: Limits) -> InUse:
-    return InUse.of(limits.max_draft_tokens, limits.max_batch, (EXACT_SLICE,))
+def _sizes(limits: Limits) -> StepSizes:
+    return StepSizes.of(limits.max_draft_tokens, limits.max_batch, (EXACT_SLICE,))

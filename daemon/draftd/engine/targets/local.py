@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from draftd.engine.cache.alone_mode import each_alone, is_exact
+from draftd.engine.cache.alone_mode import is_exact, tokens_alone
 from draftd.engine.cache.base import Caches, places_after
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
@@ -349,7 +349,7 @@ class LocalTarget:
     def _forward(self, tokens: mx.array, widths: list[int]) -> mx.array:
         if not is_exact(self.model):
             return self._batch.forward(tokens, widths)
-        with each_alone(self.model):
+        with tokens_alone(self.model):
             return self._batch.forward(tokens, widths)
 
     def _roll_back(self, sequences: Sequence[int], lengths: list[int]) -> None:
