@@ -146,12 +146,15 @@ def measure(workers: dict[str, Any], repetitions: int, tokens: int, drafter: str
         for arm in random.Random(repetition).sample(arms, len(arms)):
             name, together = arm
             for engine in random.Random(f"{repetition} {arm}").sample(sorted(workers), len(workers)):
+                began = time.perf_counter()
                 each = [
                     decode(workers[engine], group, plan(name, drafter), tokens, workload)
                     for workload, some in prompts.items()
                     for group in ([some] if together > 1 else [[prompt] for prompt in some[:2]])
                 ]
                 rates[engine, arm] = sum(count for count, _ in each) / sum(seconds for _, seconds in each)
+                line = f"{engine}, {name}, {together}: {rates[engine, arm]:.1f} tokens/s"
+                print(f"{repetition} of {repetitions}: {line}, {time.perf_counter() - began:.0f} s", file=sys.stderr)
         seconds = {name: first_token(worker, 2000, repetition) for name, worker in workers.items()}
         if not repetition:
             continue

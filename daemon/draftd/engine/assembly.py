@@ -47,6 +47,7 @@ from draftd.engine.targets.local import LocalTarget
 from draftd.engine.weights import Weights
 from draftd.errors import NotServing
 from draftd.model_info import ModelInfo
+from draftd.models.blas import describe_blas, device_name, load_blas
 from draftd.models.fingerprint import Fingerprints
 
 if TYPE_CHECKING:
@@ -141,6 +142,12 @@ class Engine:
         if measured is not None:
             self.local.depth.costs.calibrate(measured)
 
+    @property
+    def has_own_work(self) -> bool:
+        """Whether the engine works for itself or has sequences: weights are kept meanwhile."""
+        own = self.jobs.busy or self.prefixes.busy or self.exactness.under_way
+        return own or not self.scheduler.idle
+
     def stop_measuring(self) -> None:
         """Lets go of the models; a measurement that was under way begins again when it is due."""
         self.calibration.stop()
@@ -222,7 +229,7 @@ def _weights(
         jobs=jobs,
         prefix=prefix,
         report=report,
-        prepare=(lambda model: None) if exact is None else exact.install,
+        exact=exact,
     )
 
 
@@ -312,7 +319,8 @@ def _prefixes(
 ) -> tuple[PrefixDisk | None, PrefixJobs]:
     """The prefixes on disk, and the jobs that read and write them."""
     folder = limits.prefix_folder
-    backend = f"{backend}, exact by {EXACT_SLICE}" if limits.exact else backend
+    if limits.exact:  # prefixes of another machine, library or number of threads have other bits
+        backend = f"{backend}, exact by {EXACT_SLICE}, {device_name()}, {describe_blas(load_blas())}"
 
     def texts() -> list[KeptTexts]:
         kept_texts = [KeptTexts(TARGET, target.texts, lambda tokens: tokens, weights.files)]

@@ -302,9 +302,7 @@ class EngineWorker(EngineHandle):
                     local.mark_interruption()
             if engine.weights.unloaded:
                 self._load_again(engine)
-            elif engine.weights.due(
-                clients=any(self._inbox.counts), own=jobs.busy or prefixes.busy or not scheduler.idle
-            ):
+            elif engine.weights.due(clients=any(self._inbox.counts), own=engine.has_own_work):
                 engine.stop_measuring()
                 engine.weights.unload()
             else:

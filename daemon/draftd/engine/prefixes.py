@@ -288,7 +288,7 @@ class PrefixJobs:
     def _make_pin(self, name: str, tokens: Sequence[int], before: Pin | None) -> Work:
         """Puts a prefix into memory and on disk under its name; returns the pin. `before`: the earlier pin. An exact
         model keeps only whole slices."""
-        tokens = tokens[: self._models()[0].texts.usable(len(tokens))]
+        pinned, tokens = tuple(tokens), tokens[: self._models()[0].texts.usable(len(tokens))]
         if len(tokens) < LEAST:
             raise NotNow(f"engine.exact keeps prefixes in multiples of {EXACT_SLICE} tokens; this one has fewer")
         disk, files, model_key = self._disk, list[str](), ""
@@ -313,7 +313,7 @@ class PrefixJobs:
             if before is not None and before.files == tuple(files):
                 return before
             more = {} if before is None else {"created": before.created}
-            pin = Pin(name, model_key, tuple(tokens), tuple(files), **more)
+            pin = Pin(name, model_key, pinned, tuple(files), **more)
             yield from _await_future(disk.pin(pin))
             return pin
         finally:

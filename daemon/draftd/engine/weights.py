@@ -8,12 +8,12 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Generator
-from typing import Any
 
 from draftd.clocks import sleepless_seconds
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.draft_weights import DraftWeights
 from draftd.engine.drafters.sources import DraftSource, try_out
+from draftd.engine.exactness.measure import ExactLayers
 from draftd.engine.jobs import BackgroundJobs
 from draftd.engine.local_decoder import LocalDecoder
 from draftd.engine.memory import give_back
@@ -44,13 +44,13 @@ class Weights:
         jobs: BackgroundJobs,
         prefix: PrefixCache,
         report: Callable[[str], None],
-        prepare: Callable[[Any], None] = lambda model: None,
+        exact: ExactLayers | None = None,
     ) -> None:
         """`seconds`: without clients' requests until the weights are unloaded; 0: never. `source` and `files`: of the
-        target. `report` takes a line for people. `prepare` changes the target, loaded again, before it is used."""
+        target. `report` takes a line for people. `exact`: what makes the target exact."""
         self._seconds, self._source, self.files, self._info = seconds, source, files, info
         self._decoder, self._target, self._drafters, self._jobs = decoder, target, drafters, jobs
-        self._prefix, self._report, self._prepare = prefix, report, prepare
+        self._prefix, self._report, self._exact = prefix, report, exact
         self.unloaded = False
         self._clients = self._own = sleepless_seconds()  # when they were last seen
         self._loading: Generator[None, None, None] | None = None
@@ -109,6 +109,9 @@ class Weights:
     def _load(self) -> Generator[None, None, None]:
         source, files = self._source, self._source.files()
         if self.files is not None and self.files.changed:
+            if self._exact is not None:
+                what = f"{source.name}: its files have changed since it was measured for engine.exact"
+                raise ModelLoadError(what, "restart the daemon")
             _log.warning("%s: its files have changed since they were read; the new weights are served", source.name)
         model = source.open()
         if (size := vocabulary_size(model)) != self._info.vocab_size:
@@ -120,7 +123,8 @@ class Weights:
             self._report(f"loading the weights again: {100 - 100 * left // max(1, total)} %")
             yield
         try_out(model, source.name)
-        self._prepare(model)
+        if self._exact is not None:
+            self._exact.install(model)
         self._target.load(model)
         self.files, self._jobs.idle = files, False
         while self._jobs.busy and self._jobs.step():  # the drafts

@@ -96,6 +96,11 @@ class BatchedCaches:
         self.lengths: list[int] = []
 
     @property
+    def layers(self) -> Sequence[LayerCache]:
+        """The caches of all layers."""
+        return self._layers
+
+    @property
     def alone_mode(self) -> AloneMode | None:
         mode = mode_of(self._model)
         return mode if mode is not None and mode.active else None
@@ -121,8 +126,7 @@ class BatchedCaches:
         if not self._even:
             self._regroup()
         self._listed = self._listed or list_caches(self._model, self._layers)
-        level = self._layout.level and alone is None
-        if level and any(w != tokens.shape[1] for w in widths):
+        if self._layout.level and any(w != tokens.shape[1] for w in widths):
             logits = self._by_width(tokens, widths, at)
         else:
             logits = logits_at(self._model, tokens, self._listed, at)

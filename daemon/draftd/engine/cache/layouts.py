@@ -19,6 +19,7 @@ import mlx.core as mx
 from draftd.engine.cache.alone_mode import mode_of
 from draftd.engine.cache.base import Caches, pad_rows
 from draftd.engine.cache.batched import BatchedCaches, CacheLayout, batched_layers
+from draftd.engine.cache.layers import BatchedAttention
 from draftd.engine.cache.model_layers import take_rows_apart, without_head
 from draftd.engine.cache.per_sequence import PerSequenceCaches
 from draftd.errors import ModelLoadError, NotServing
@@ -261,6 +262,17 @@ def _difference(expected: list[mx.array], actual: list[mx.array]) -> float:
         if not off <= worst:
             worst = off
     return worst
+
+
+def attention_is_apart(model: Any) -> bool:
+    """Returns whether each attention layer calls a function of draftd's, which can give it each token alone. A model
+    without attention has no other layers."""
+    if why_not_batched(model):
+        return False
+    caches = BatchedCaches(model)
+    attention = any(isinstance(layer, BatchedAttention) for layer in caches.layers)
+    caches.clear()
+    return not attention or bool(model._draftd_way.get("apart"))
 
 
 def make_caches(model: Any, forwards: int = 1) -> Caches:

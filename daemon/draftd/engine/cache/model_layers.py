@@ -160,7 +160,7 @@ def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions
     all positions if `at` is None."""
     if at is None or tokens.shape[1] == len(at[0]) == 1:
         return model(tokens, cache=caches)
-    wanted = _wanted_positions(model)
+    wanted = wanted_positions(model)
     positions = wanted.at = mx.array(at)
     wanted.applied = False
     try:
@@ -174,7 +174,7 @@ def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions
 def without_head(model: Any) -> Iterator[None]:
     """Makes `model` return hidden states, padded with zeros, instead of logits: with a large vocabulary the last layer
     takes most of a short forward. A model that ends differently still returns logits."""
-    wanted = _wanted_positions(model)
+    wanted = wanted_positions(model)
     wanted.skipped = True
     try:
         yield
@@ -182,7 +182,7 @@ def without_head(model: Any) -> Iterator[None]:
         wanted.skipped = False
 
 
-def _wanted_positions(model: Any) -> _Wanted:
+def wanted_positions(model: Any) -> _Wanted:
     """Makes the model's last layer read the wanted positions, permanently."""
     wanted: _Wanted | None = getattr(model, _ASKS, None)
     if wanted is None:

@@ -8,6 +8,8 @@ from typing import Any
 from draftd.engine.cache.alone_mode import is_exact, tokens_alone
 from draftd.engine.limits import EXACT_SLICE
 
+_ANSWERED = 8  # tokens of an answer in a forward: all layers were measured with so many
+
 
 class AnySlices:
     """Slices of any length. A slice ends at a multiple of `width`, or with the text."""
@@ -43,7 +45,7 @@ class ExactSlices(AnySlices):
 
     def widest(self, length: int, prompt: int, most: int) -> int:
         if length >= prompt:
-            return self.width
+            return _ANSWERED
         assert not length % self.width, f"a slice begins at {length}"
         return min(self.width, prompt - length)
 

@@ -16,7 +16,7 @@ from draftd.engine.exactness.compare import compare, spread_of
 from draftd.engine.exactness.operations import StepSizes, some_of
 from draftd.exactness import FLIPS_OF, OperationExactness, OperationKind
 
-_STEPS = 8  # tokens of each text that follow its prompt
+_LEAST_STEPS = 8  # tokens of each text that follow its prompt
 _NEAR = 8  # the smallest eighth of the gaps estimates their density at zero
 
 Pieces = Generator[None, None, None]
@@ -62,6 +62,7 @@ class ForwardComparison:
         self._gaps: list[float] = []
         self._alone: dict[int, list[mx.array]] = {}  # by text: the logits after each token, computed alone
         self._empty, self._attention = make_caches(model), True
+        self._steps = max(_LEAST_STEPS, max(sizes.widths, default=1) + 1)
 
     def prepare(self, *, in_mode: bool = False) -> Pieces:
         """Decodes all texts in one batch, and some of them alone."""
@@ -81,7 +82,7 @@ class ForwardComparison:
         caches = self._start(range(len(self._prompts)))
         for text, token in zip(self._texts, first, strict=True):
             text.append(token)
-        for _ in range(_STEPS):
+        for _ in range(self._steps):
             with self._mode(in_mode):
                 logits = caches.forward(mx.array([[text[-1]] for text in self._texts]), [1] * len(self._texts))
             mx.eval(logits, caches.arrays())
@@ -94,7 +95,7 @@ class ForwardComparison:
         most = max(self._sizes.widths, default=1)
         for place in sorted({0, len(self._texts) - 1}):
             caches, alone = self._start([place]), list[mx.array]()
-            for token in self._texts[place][: most if place else _STEPS]:
+            for token in self._texts[place][: most + 1 if place else self._steps]:
                 alone.append(caches.forward(mx.array([[token]]), [1])[0, 0])
                 mx.eval(alone[-1], caches.arrays())
                 yield None
@@ -118,8 +119,8 @@ class ForwardComparison:
             rows = [-1, *(row % len(self._texts) for row in range(batches[-1] - 1))]
             width = max(self._sizes.widths, default=1)
             differences.padding = yield from self._run(rows, width, differences, in_mode=in_mode, uneven=True)
-        if slices and (yield from self._run([0], _STEPS, differences, in_mode=in_mode)):
-            differences.slices.add(_STEPS)
+        if slices and (yield from self._run([0], self._steps, differences, in_mode=in_mode)):
+            differences.slices.add(self._steps)
 
     def flips(self, differences: LogitDifferences) -> float:
         """Returns how many of FLIPS_OF tokens of a greedy text would change, as expected.
@@ -135,13 +136,13 @@ class ForwardComparison:
     @property
     def prepare_pieces(self) -> int:
         """The number of pieces of `prepare`."""
-        alone = _STEPS + (max(self._sizes.widths, default=1) if len(self._prompts) > 1 else 0)
-        return len(self._prompts) + _STEPS + alone
+        alone = self._steps + (max(self._sizes.widths, default=1) + 1 if len(self._prompts) > 1 else 0)
+        return len(self._prompts) + self._steps + alone
 
     @property
     def compare_pieces(self) -> int:
         """The most pieces of `compare`."""
-        return len(self._sizes.widths) + len(some_of(self._sizes.batches)) + 2
+        return len(self._sizes.widths) + len(some_of(self._sizes.batches)) + 3
 
     @property
     def positions(self) -> int:
@@ -171,7 +172,7 @@ class ForwardComparison:
         for text in texts:
             kept = self._kept[text]
             length = len(self._prompts[text])
-            row = self._empty.fresh(length + _STEPS + 1)
+            row = self._empty.fresh(length + self._steps + 1)
             copy = kept if isinstance(kept, KVSegment) else kept.cut(length)
             assert copy is not None
             row.restore([copy])
@@ -194,18 +195,22 @@ class ForwardComparison:
         """Runs a step of `width` tokens of these texts; -1 is the last. `uneven`: every other row takes one token.
         Returns whether logits differed."""
         rows = [row % len(self._texts) for row in rows]
-        caches, differed = self._start(rows), False
-        widths = [1 if uneven and row % 2 else width for row in range(len(rows))]
-        fed = [self._texts[text][:taken] for text, taken in zip(rows, widths, strict=True)]
-        with self._mode(in_mode):
-            logits = caches.forward(pad_rows(fed), widths)
-        mx.eval(logits, caches.arrays())
-        for row, text in enumerate(rows):
-            if text in self._alone and row in (0, 1, len(rows) - 1):
-                for at in range(widths[row]):
-                    differed |= _note(logits[row, at], self._alone[text][at], differences)
+        caches, differed, places = self._start(rows), False, [0] * len(rows)
+        # After an uneven step another one, which continues from what its padding has left.
+        for step in range(2 if uneven else 1):
+            widths = [1 if step or (uneven and row % 2) else width for row in range(len(rows))]
+            fed = [self._texts[text][at : at + taken] for text, at, taken in zip(rows, places, widths, strict=True)]
+            with self._mode(in_mode):
+                logits = caches.forward(pad_rows(fed), widths)
+            mx.eval(logits, caches.arrays())
+            for row, text in enumerate(rows):
+                expected = self._alone.get(text, [])[places[row] : places[row] + widths[row]]
+                if row in (0, 1, len(rows) - 1):
+                    for at, alone in enumerate(expected):
+                        differed |= _note(logits[row, at], alone, differences)
+            places = [at + taken for at, taken in zip(places, widths, strict=True)]
+            yield None
         caches.clear()
-        yield None
         return differed
 
 

@@ -35,6 +35,11 @@ class ExactnessJob:
             self._busy_at = now
         return idle and self._begin is not None and now - self._busy_at >= REST_SECONDS
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a measurement has begun."""
+        return self._pieces is not None
+
     def step(self) -> None:
         """Measures a piece. If that fails, the model is not measured: it is served all the same."""
         assert self._begin is not None

@@ -10,11 +10,15 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from draftd.engine.cache.alone_mode import AloneMode, forget_alone, mode_of, prepare_alone
+from draftd.engine.cache.layouts import attention_is_apart
+from draftd.engine.cache.model_layers import wanted_positions
 from draftd.engine.exactness.forwards import ForwardComparison, LogitDifferences
 from draftd.engine.exactness.operations import Operations, StepSizes
 from draftd.exactness import Exactness, OperationExactness, OperationKind
 
-_TRIAL_LENGTHS = (9, 14, 23, 5)  # tokens of the prompts that an exact model is tried with
+# Tokens of the prompts that an exact model is tried with. Attention over padding adds in another order only if there is
+# much of it.
+_TRIAL_LENGTHS = (9, 14, 23, 5, 330)
 
 _log = logging.getLogger(__name__)
 
@@ -40,33 +44,42 @@ class ExactLayers:
 
 
 def make_exact(model: Any, vocabulary: int, sizes: StepSizes, slice_width: int, progress: Progress) -> ExactLayers:
-    """Measures which of the model's layers differ, and makes it exact. If whole forwards still differ, for
-    example because the model does not call mlx-lm's attention, each token gets a forward of its own."""
+    """Measures which of the model's layers differ, and makes it exact. If whole forwards still differ, or attention
+    cannot be called for single tokens, each token gets a forward of its own."""
     operations = Operations(model, vocabulary, sizes)
-    mode, reported = prepare_alone(model), -1
-    for _ in _split(operations, model, mode):
-        if operations.done != reported:
-            progress(f"measuring what depends on a step's size: {operations.progress}")
-            reported = operations.done
-    progress("measuring whole forwards")
-    prompts = [[(13 * at + 5 * n) % vocabulary for at in range(n)] for n in _TRIAL_LENGTHS]
-    forwards, differences = ForwardComparison(model, prompts, sizes, slice_width), LogitDifferences()
+    mode, reported, kinds = prepare_alone(model), -1, _kinds(model)
+    by_token = not attention_is_apart(model)
     try:
-        for _ in itertools.chain(
-            forwards.prepare(in_mode=True), forwards.compare(differences, in_mode=True, slices=False)
-        ):
-            pass
-        differs = differences.operation("", OperationKind.FORWARD).differs
+        for _ in _split(operations, model, mode):
+            if operations.done != reported:
+                progress(f"measuring what depends on a step's size: {operations.progress}")
+                reported = operations.done
+        progress("measuring whole forwards")
+        by_token = by_token or _differs(model, vocabulary, sizes, slice_width)
     except Exception as error:  # some architectures cannot be called so
         _log.debug("its layers cannot compute tokens alone", exc_info=error)
-        differs = True
-    finally:
-        forwards.close()
-    exact = ExactLayers(operations, by_token=differs)
-    mode.by_token, mode.exact = exact.by_token, True
+        by_token = True
+    exact = ExactLayers(operations, by_token)
+    if by_token:
+        _give_back(kinds)
+    mode.by_token, mode.exact = by_token, True
     for layer in operations.layers:
         layer.forget()
     return exact
+
+
+def _differs(model: Any, vocabulary: int, sizes: StepSizes, slice_width: int) -> bool:
+    """Returns whether any forward in the model's mode gives other bits than one token alone."""
+    prompts = [[(13 * at + 5 * n) % vocabulary for at in range(n)] for n in _TRIAL_LENGTHS]
+    comparison, differences = ForwardComparison(model, prompts, sizes, slice_width), LogitDifferences()
+    try:
+        for _ in itertools.chain(
+            comparison.prepare(in_mode=True), comparison.compare(differences, in_mode=True, slices=False)
+        ):
+            pass
+    finally:
+        comparison.close()
+    return differences.operation("", OperationKind.FORWARD).differs
 
 
 def _split(operations: Operations, model: Any, mode: AloneMode) -> Generator[None, None, None]:
@@ -149,11 +162,20 @@ def _name_pieces(pieces: Iterator[None], name: str, total: int) -> Generator[str
 @contextlib.contextmanager
 def _as_it_was(model: Any) -> Iterator[None]:
     """Gives the model's layers back their classes, and the model its mode."""
-    mode, kinds = mode_of(model), [(module, type(module)) for module in model.modules()]
+    wanted_positions(model)  # which changes the last layer for good
+    mode, kinds = mode_of(model), _kinds(model)
     try:
         yield
     finally:
-        for module, kind in kinds:
-            module.__class__ = kind
+        _give_back(kinds)
         if mode is None:
             forget_alone(model)
+
+
+def _kinds(model: Any) -> list[tuple[Any, type]]:
+    return [(module, type(module)) for module in model.modules()]
+
+
+def _give_back(kinds: list[tuple[Any, type]]) -> None:
+    for module, kind in kinds:
+        module.__class__ = kind

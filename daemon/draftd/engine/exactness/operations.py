@@ -52,12 +52,14 @@ class StepSizes:
 
 @dataclass(slots=True)
 class MeasuredLayer:
-    """A layer, by its call, and what was measured. `equal`: numbers of rows at which each row has the bits that it has
+    """A layer, by its call, and what was measured. `is_split`: whether calls of some sizes differ, or were not tried;
+    norms of single heads are only split if they differ, as that costs a call for each token. `equal`: numbers of rows at which each row has the bits that it has
     alone. `axis`: of positions in its input."""
 
     call: LayerCall
     kind: OperationKind
     exactness: OperationExactness
+    is_split: bool
     equal: frozenset[int] = frozenset()
     axis: int = 1
 
@@ -65,7 +67,7 @@ class MeasuredLayer:
         """Wraps `module`, this layer in some copy of the model, so that each token gets the bits it has alone."""
         if self.kind is OperationKind.STATE:
             split_states(module, mode)
-        elif self.exactness.differs and self.kind is not OperationKind.CONVOLUTION:
+        elif self.is_split:
             # Also outside the mode: log-probabilities of a prompt need the logits of all its tokens.
             split_tokens(module, self.method, mode, self.equal, self.axis, always=self.is_head)
             if self.is_head:
@@ -150,7 +152,8 @@ class Operations:
                 slice_width=min(measured.slices, default=None),
                 difference=measured.difference,
             )
-            self.layers.append(MeasuredLayer(call, kind, exactness, frozenset(measured.equal), measured.axis))
+            is_split = kind is not OperationKind.CONVOLUTION and (exactness.differs or call.input.ndim == 3)
+            self.layers.append(MeasuredLayer(call, kind, exactness, is_split, frozenset(measured.equal), measured.axis))
 
 
 def _shapes(call: LayerCall) -> tuple[Any, ...]:
@@ -161,7 +164,7 @@ def _shapes(call: LayerCall) -> tuple[Any, ...]:
         arrays = [(name, tuple(a.shape), str(a.dtype)) for name, a in module.items() if isinstance(a, mx.array)]
         settings = [(name, value) for name, value in vars(module).items() if isinstance(value, int | float | str)]
         parts.append((type(module), tuple(arrays), tuple(settings)))
-    return call.method, tuple(call.args[0].shape), tuple(parts)
+    return call.method, tuple(call.input.shape), str(call.input.dtype), tuple(parts)
 
 
 def _kind(call: LayerCall) -> OperationKind | None:
@@ -202,7 +205,7 @@ class _Rows:
         self._call, self._model = call, model
         self.widths, self.batches, self.slices = set[int](), set[int](), set[int]()
         self.equal, self.difference = set[int](), 0.0
-        x = call.args[0]
+        x = call.input
         self.axis = (_axis(x) or 1) if x.ndim > 2 else 1
 
     def measure(self, sizes: StepSizes) -> Pieces:

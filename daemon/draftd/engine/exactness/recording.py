@@ -25,6 +25,11 @@ class LayerCall:
     result: Any = None
     within: list[LayerCall] = field(default_factory=list)
 
+    @property
+    def input(self) -> mx.array:
+        """The first array that it was given."""
+        return next(value for value in (*self.args, *self.named.values()) if isinstance(value, mx.array))
+
     def repeat(self, *args: Any, **named: Any) -> Any:
         """Calls the same method of the layer again."""
         return getattr(self.module, self.method)(*args, **named)
@@ -69,7 +74,8 @@ def recorded_calls(model: Any) -> Iterator[list[LayerCall]]:
     record, kinds, changed = _Record(), dict[type, type](), list[tuple[Any, type]]()
     for path, module in model.named_modules():
         kind = type(module)
-        if module is model or not hasattr(kind, "__call__"):  # noqa: B004 - of the class
+        # A module may have several places, as an activation that all layers share.
+        if module is model or id(module) in record.paths or not hasattr(kind, "__call__"):  # noqa: B004 - of the class
             continue
         record.paths[id(module)] = path
         if kind not in kinds:
