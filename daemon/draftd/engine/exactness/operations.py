@@ -52,9 +52,11 @@ class StepSizes:
 
 @dataclass(slots=True)
 class MeasuredLayer:
-    """A layer, by its call, and what was measured. `is_split`: whether calls of some sizes differ, or were not tried;
-    norms of single heads are only split if they differ, as that costs a call for each token. `equal`: numbers of rows at which each row has the bits that it has
-    alone. `axis`: of positions in its input."""
+    """A layer, by its call, and what was measured.
+
+    `is_split`: whether calls of some sizes differ, or were not tried; norms of single heads are only split if they
+    differ, as that costs a call for each token. `equal`: numbers of tokens in a call at which each has the bits that
+    it has alone. `axis`: of tokens in its input."""
 
     call: LayerCall
     kind: OperationKind
