@@ -8,8 +8,9 @@ line is JSON.
 
 --names       only measure, with the BLAS of this process, and say what each change was called
 --only NAME   only plants with this in their name; may be repeated
---tokens N    tokens of each text (16)
---usual N     ways that are compared without `exact` (8)
+--tokens N    tokens of each text (8)
+--usual N     ways that are compared without `exact` (4)
+--jobs N      processes (2)
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from draftd.models.blas import load_blas
 
-_PLANTED, _BLAS = "planted", "blas"
+_BLAS = -1  # the part without a planted change
+_TOTALS = ("planted", "named", "texts", "differ", "bits", "usual_texts", "usual_differ")
 _WIDTHS = (38, 14, 34, 9, 9, 9, 9, 8)
 
 
@@ -33,35 +36,41 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.exactness", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
-    parser.add_argument("--tokens", type=int, default=16)
-    parser.add_argument("--usual", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=8)
+    parser.add_argument("--usual", type=int, default=4)
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--names", action="store_true")
-    parser.add_argument("--part", choices=(_PLANTED, _BLAS), help=argparse.SUPPRESS)
+    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.names:
         return _name(given)
-    if given.part:
+    if given.part is not None:
         return _run(given)
-    totals: dict[str, int] = {}
     _print("change", "model", "named", "exact", "differ", "usual", "differ", "seconds")
-    for part in (_PLANTED, *([] if given.only else [_BLAS])):
-        # In the reference BLAS nothing differs without a planted change.
-        environment = {**os.environ, **({"DRAFTD_BLAS": "reference"} if part == _PLANTED else {})}
-        command = [sys.executable, "-m", "tests.exactness", *sys.argv[1:], "--part", part]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
-            assert child.stdout is not None
-            for line in child.stdout:
-                if line.startswith("{"):
-                    totals = {key: totals.get(key, 0) + value for key, value in json.loads(line).items()}
-                else:
-                    print(line, end="", flush=True)
-        if child.returncode:
-            return 1
+    parts = [*range(given.jobs), *([] if given.only else [_BLAS])]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        counted = list(pool.map(_child, parts))
+    if None in counted:
+        return 1
+    totals = {key: sum(counts[key] for counts in counted if counts) for key in _TOTALS}
     print(json.dumps(totals))
-    good = (
-        totals["named"] == totals["planted"] and not totals["differ"] and not totals["bits"] and totals["usual_differ"]
-    )
-    return 0 if good else 1
+    named = totals["named"] == totals["planted"]
+    return 0 if named and not totals["differ"] and not totals["bits"] and totals["usual_differ"] else 1
+
+
+def _child(part: int) -> dict[str, int] | None:
+    """Runs a part in a process, and prints its rows. Returns its counts; None if it failed."""
+    # In the reference BLAS nothing differs without a planted change.
+    environment = {**os.environ, **({} if part == _BLAS else {"DRAFTD_BLAS": "reference"})}
+    command, counts = [sys.executable, "-m", "tests.exactness", *sys.argv[1:], "--part", str(part)], None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.startswith("{"):
+                counts = json.loads(line)
+            else:
+                print(line, end="", flush=True)
+    return None if child.returncode else counts
 
 
 def _name(given: Any) -> int:
@@ -94,14 +103,13 @@ def _run(given: Any) -> int:
     load_blas()
     from tests.exactness import plants, texts  # bring MLX in, after the BLAS
 
-    totals = dict.fromkeys(("planted", "named", "texts", "differ", "bits", "usual_texts", "usual_differ"), 0)
+    totals = dict.fromkeys(_TOTALS, 0)
     if given.part == _BLAS:
-        _row(totals, given, texts, "none, on this machine's BLAS", "wide", None)
-    else:
-        for plant in plants.PLANTS:
-            if not given.only or any(part in plant.name for part in given.only):
-                totals["planted"] += 1
-                _row(totals, given, texts, plant.name, plant.model, plant)
+        _row(totals, given, texts, "none, on this machine's BLAS", "llama wide", None)
+    chosen = [plant for plant in plants.PLANTS if not given.only or any(part in plant.name for part in given.only)]
+    for plant in chosen[given.part :: given.jobs] if given.part != _BLAS else ():
+        totals["planted"] += 1
+        _row(totals, given, texts, plant.name, plant.model, plant)
     print(json.dumps(totals))
     return 0
 

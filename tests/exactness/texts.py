@@ -20,6 +20,7 @@ from draftd.engine.pair import LoadedModels
 from draftd.exactness import Exactness
 from draftd.models.mlx_lm import vocabulary_size
 from tests.exactness.plants import Plant
+from tests.models.architectures import configuration
 from tests.models.tiny import quantised, tiny
 from tests.random_costs import random_depth_control
 from tests.rig import Collected, Rig, automatic, autoregressive, pair, request, speculative
@@ -28,6 +29,7 @@ BATCH, DEPTH = 8, 4
 SIZES = StepSizes.of(DEPTH, BATCH, (EXACT_SLICE,))
 _TIE = 3e-7  # by which the two rows of a pair in the last layer differ: as little as rounding
 _NOISE = 0.05  # of a draft's weights: some of its tokens are rejected
+_WIDE = {"hidden_size": 256, "head_dim": 64, "intermediate_size": 512}
 _COMMON = 70  # tokens with which all prompts begin
 PLANS: dict[str, DecodePlan] = {
     "no draft": autoregressive(),
@@ -56,9 +58,11 @@ WAYS = [Way(*way) for way in itertools.product(PLANS, (1, BATCH), (False, True),
 
 def tied_pair(name: str) -> LoadedModels:
     """Returns a tiny model with random weights, and a draft of it. Its logits come in pairs that nearly tie, so that a
-    choice depends on how sums are rounded. `name`: an architecture, perhaps "… 4 bits"."""
-    architecture, _, bits = name.partition(" ")
-    target, draft = (quantised(architecture) if bits else tiny(architecture)), tiny(architecture)
+    choice depends on how sums are rounded. `name`: an architecture, perhaps "… 4 bits" or "… wide",
+    whose products are as large as those for which a BLAS has several kernels."""
+    architecture, _, kind = name.partition(" ")
+    bits, config = kind == "4 bits", {**configuration(architecture), **(_WIDE if kind == "wide" else {})}
+    target, draft = (quantised if bits else tiny)(architecture, config), tiny(architecture, config)
     assert target is not None
     head = getattr(target, "lm_head", None) or target.model.embed_tokens
     if not bits:
