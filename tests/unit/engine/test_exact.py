@@ -18,9 +18,10 @@ from draftd.core import DRAFT_MODEL, SamplingParams
 from draftd.engine.cache.alone import pieces
 from draftd.engine.cache.alone_mode import mode_of, tokens_alone
 from draftd.engine.cache.slices import ExactSlices
-from draftd.engine.exactness.job import ExactnessJob
+from draftd.engine.exactness import job as exactness_job
+from draftd.engine.exactness.job import IDLE_SECONDS, ExactnessJob
 from draftd.engine.exactness.measure import ExactLayers
-from draftd.engine.limits import EXACT_SLICE, REST_SECONDS, Limits
+from draftd.engine.limits import EXACT_SLICE, Limits
 from draftd.engine.loop import EngineWorker
 from draftd.engine.pair import LoadedModels
 from draftd.engine.prefill_order import slice_end
@@ -228,7 +229,7 @@ def test_exactness_job_waits_until_engine_has_been_idle_for_a_moment():
     job = ExactnessJob(lambda: None, lambda model: iter(()), clock)  # type: ignore[arg-type,return-value]
     assert not job.due(idle=False)
     assert not job.due(idle=True)
-    clock.now = REST_SECONDS
+    clock.now = IDLE_SECONDS
     assert job.due(idle=True)
 
 
@@ -239,7 +240,7 @@ def test_exactness_job_keeps_its_result_and_is_not_due_again():
 
     clock = Clock()
     job = job_of(work(), clock)
-    clock.now = 1.0
+    clock.now = IDLE_SECONDS
     job.step()
     assert job.result is None
     job.step()
@@ -269,14 +270,15 @@ def test_exactness_job_that_fails_is_logged_once_and_given_up(caplog):
 
     clock = Clock()
     job = job_of(work(), clock)
-    clock.now = 1.0
+    clock.now = IDLE_SECONDS
     job.step()
     assert "could not be measured" in caplog.text
     assert not job.due(idle=True)
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_idle_engine_measures_its_model_and_says_so(exact):
+def test_idle_engine_measures_its_model_and_says_so(exact, monkeypatch):
+    monkeypatch.setattr(exactness_job, "IDLE_SECONDS", 0.2)
     models = texts.tied_pair("llama")
     worker = EngineWorker(
         lambda progress: models,

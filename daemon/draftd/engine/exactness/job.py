@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from draftd.engine.limits import REST_SECONDS
 from draftd.exactness import Exactness
 
 _log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 10.0
+"""Seconds without work after which the model is measured: it takes some seconds of all cores, and nobody waits for
+it."""
 
 
 class ExactnessJob:
@@ -29,11 +32,11 @@ class ExactnessJob:
         self.result: Exactness | None = None
 
     def due(self, *, idle: bool) -> bool:
-        """Returns whether to measure a piece now: nothing else is to be done, and has not been for a moment."""
+        """Returns whether to measure a piece now: nothing else has been done for IDLE_SECONDS."""
         now = self._clock()
         if not idle:
             self._busy_at = now
-        return idle and self._begin is not None and now - self._busy_at >= REST_SECONDS
+        return idle and self._begin is not None and now - self._busy_at >= IDLE_SECONDS
 
     @property
     def under_way(self) -> bool:

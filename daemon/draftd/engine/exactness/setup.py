@@ -29,7 +29,9 @@ def exact_models(
     if not limits.exact:
         return models, None
     exact = make_exact(models.target, models.info.vocab_size, _sizes(limits), EXACT_SLICE, report)
-    _log.info("engine.exact: %s", _BY_TOKEN if exact.by_token else "operations that differ are computed in smaller calls")
+    _log.info(
+        "engine.exact: %s", _BY_TOKEN if exact.by_token else "operations that differ are computed in smaller calls"
+    )
     if exact.by_token:
         models = replace(models, info=replace(models.info, batched=False, batched_reason=_BY_TOKEN))
     return models, exact
