@@ -29,7 +29,7 @@ from draftd.models.blas import load_blas
 
 _BLAS = -1  # the part without a planted change
 _TOTALS = ("planted", "named", "texts", "differ", "bits", "usual_texts", "usual_differ")
-_WIDTHS = (38, 14, 34, 9, 9, 9, 9, 8)
+_WIDTHS = (38, 14, 82, 9, 9, 9, 9, 8)
 
 
 def main() -> int:

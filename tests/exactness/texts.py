@@ -190,5 +190,5 @@ def named(models: LoadedModels, plant: Plant | None) -> str:
     operations = measured(models).operations
     for operation in operations:
         if plant is None or operation.name.endswith(plant.named):
-            return f"{operation.name.removeprefix('model.')} {operation.in_words()}"
+            return f"{operation.name.removeprefix('model.')} {operation.where}"
     return ""
