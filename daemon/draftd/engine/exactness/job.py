@@ -12,8 +12,7 @@ from draftd.exactness import Exactness
 _log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 10.0
-"""Seconds without work after which the model is measured: it takes some seconds of all cores, and nobody waits for
-it."""
+"""Seconds without work after which the model is measured, because that takes some seconds of all cores."""
 
 
 class ExactnessJob:
