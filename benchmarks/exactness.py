@@ -16,7 +16,6 @@ import os
 import random
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from importlib.resources import files
@@ -26,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import options
+from benchmarks.layers import Sink
 from draftd.core import (
     DRAFT_MODEL,
     PROMPT_LOOKUP,
@@ -38,27 +38,11 @@ from draftd.core import (
     WorkloadClass,
 )
 from draftd.models.blas import load_blas
-from draftd.outcome import Emission, Outcome
 
 _DEEPEST, _TOGETHER, _LONG = 4, 4, 500
 _CLASSES = ("code", "tool_call", "chat", "prose")
 _SETTLED_SECONDS = 240.0  # the longest wait for an engine's calibration
 Arm = tuple[str, int]  # plan, texts at once
-
-
-class Sink:
-    """Notes when a text's tokens come."""
-
-    def __init__(self) -> None:
-        self.times: list[tuple[float, int]] = []  # when tokens came, and how many
-        self.ended = threading.Event()
-
-    def on_tokens(self, emission: Emission) -> None:
-        self.times.append((time.perf_counter(), len(emission.tokens)))
-
-    def on_finish(self, outcome: Outcome) -> None:
-        assert not outcome.error, outcome
-        self.ended.set()
 
 
 def start(model: str, draft: str, *, exact: bool) -> Any:

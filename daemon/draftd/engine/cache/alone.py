@@ -71,6 +71,8 @@ def call_in_pieces(
 
 def pieces(n: int, counts: Collection[int]) -> list[tuple[int, int]]:
     """Cuts `n` tokens into ranges of allowed lengths, the longest first."""
+    if n in counts:
+        return [(0, n)]
     ranges, start = list[tuple[int, int]](), 0
     while start < n:
         length = max(count for count in counts if count <= n - start)

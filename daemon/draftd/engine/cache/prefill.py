@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import Caches, last, pad_rows
+from draftd.engine.cache.base import CachedPrefix, Caches, last, pad_rows
 from draftd.engine.cache.prefix_store import PrefixStore
 from draftd.engine.cache.slices import AnySlices
 from draftd.engine.sampling.logprobs import PromptLogprobs
@@ -54,8 +54,7 @@ class Prefill:
         text = self._texts[key] = _PrefillText(self.running.fresh(length), length, prefix, prompt)
         if not (prefix and self.store.open):
             return None
-        most = self.usable(self.store.known_length(prefix[:-1]), prompt)
-        kept = self.store.find(prefix, most) if most and not computed else []
+        kept = [] if computed else self._find(prefix, prompt)
         if kept:
             text.caches.restore(kept)
         text.kept = text.caches.lengths[0]
@@ -81,6 +80,12 @@ class Prefill:
     def known_length(self, tokens: Sequence[int]) -> int:
         """Returns how many of the first tokens `open` would find."""
         return self.usable(self.store.known_length(tokens))
+
+    def _find(self, prefix: Sequence[int], prompt: int) -> list[CachedPrefix]:
+        most = len(prefix) - 1
+        if self.slices.width > 1:
+            most = self.usable(self.store.known_length(prefix[:most]), prompt)
+        return self.store.find(prefix, most)
 
     def take_in(self, key: int, tokens: Sequence[int], logprobs: PromptLogprobs | None = None) -> mx.array:
         """Begins to take in more tokens. Returns the logits of the last one, 1 × 1 × vocabulary, which cost nothing
