@@ -13,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 
 from draftd.core import (
+    DRAFT_HEAD,
     DRAFT_MODEL,
     GRAMMAR,
     PROMPT_LOOKUP,
@@ -34,6 +35,7 @@ from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.explorer import PlainMeasurement
 from draftd.engine.drafters.base import Drafter
+from draftd.engine.drafters.draft_head import DraftHead
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.forced_tokens import ForcedTokens
 from draftd.engine.drafters.prompt_lookup import PromptLookup
@@ -142,6 +144,7 @@ class Rig:
         admission: Admission | None = None,
         gather_seconds: float = 0.0,
         wrap: Callable[[LocalTarget], Target] = lambda target: target,
+        head_drafter: type[DraftHead] = DraftHead,
     ) -> None:
         """Composes the scheduler. Random numbers of sequences without a seed are the same each time. Without a
         `measurement` no plain steps are measured between drafted ones, which would depend on the machine's speed.
@@ -160,6 +163,8 @@ class Rig:
             }
             if models.draft is not None:
                 out[DRAFT_MODEL] = DraftModel(models.draft, info.vocab_size, prefix=self.prefix)
+            if models.head is not None:
+                out[DRAFT_HEAD] = head_drafter(models.head, info.vocab_size, self.prefix)
             return out
 
         self.target = LocalTarget(
@@ -220,7 +225,9 @@ class Rig:
         for row, one in zip(rows, known, strict=True):
             one.ids += row.tokens
         starts = [0] * len(rows)
-        chosen = StepChoice(known, target._own_sampling(known), starts, target._masks, logits[:, -1:]).tokens()
+        chosen = StepChoice(
+            known, target._own_sampling(known), starts, target._masks, logits[:, -1:], [None] * len(known)
+        ).tokens()
         for row, one, (token,) in zip(rows, known, chosen.tolist(), strict=True):
             one.ids.append(token)
             row.stats.scheduled = row.stats.prefilled = now
@@ -231,9 +238,9 @@ class Rig:
         for kind, drafter in local.drafting.drafters.items():
             drafting = [row for row in rows if row.drafter == kind]
             if drafting and isinstance(drafter, DraftModel):
-                _taken_in(drafter._caches, drafting, but=1)  # which `propose` catches up with
-                drafter._sequences = drafting
-                drafter._places = {id(row): i for i, row in enumerate(drafting)}
+                _taken_in(drafter.caches, drafting, but=1)  # which `propose` catches up with
+                drafter.sequences = drafting
+                drafter.places = {id(row): i for i, row in enumerate(drafting)}
             else:
                 assert all(drafter.prefill(row, 512) for row in drafting)
         self.drain()

@@ -42,13 +42,17 @@ DrafterName: TypeAlias = str
 """What a drafter, a source of drafted tokens, is registered by (draftd.engine.drafters.registry)."""
 
 DRAFT_MODEL: DrafterName = "draft_model"
+DRAFT_HEAD: DrafterName = "draft_head"  # the checkpoint's own, which drafts from the target's hidden states
 LIGHT_DRAFT_MODEL: DrafterName = "light_draft_model"  # the draft with coarser weights
 PROMPT_LOOKUP: DrafterName = "prompt_lookup"
 GRAMMAR: DrafterName = "grammar"  # tokens that the request's grammar forces
 TARGET: DrafterName = "target"  # this daemon's target, drafting for another daemon's, if there is no draft model
 PEER: DrafterName = "peer"  # proposals of another daemon, which this one verifies; no client may ask for it
 
-BUILT_IN_DRAFTERS = (DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, GRAMMAR)
+MODEL_DRAFTERS = (DRAFT_MODEL, DRAFT_HEAD)
+"""Those with weights that a plan may choose between. Each stands in for the other if that is not there."""
+
+BUILT_IN_DRAFTERS = (DRAFT_MODEL, DRAFT_HEAD, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, GRAMMAR)
 """Those that every daemon has registered, the most expensive first."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, GRAMMAR, PROMPT_LOOKUP, DrafterName
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, GRAMMAR, MODEL_DRAFTERS, PROMPT_LOOKUP, DrafterName
 
 _TEXT = 1000  # tokens of a text in "room for … texts"
 
@@ -18,7 +18,7 @@ def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draf
     if not set(drafters) - {GRAMMAR}:
         return f"none: {no_draft_model or 'there is no drafter'}"
     most = f"up to {max_draft_tokens} draft tokens at a time"
-    if DRAFT_MODEL in drafters:
+    if set(MODEL_DRAFTERS) & set(drafters):
         return most
     others = ", ".join(name for name in drafters if name not in (GRAMMAR, PROMPT_LOOKUP))
     source = PROMPT_LOOKUP if PROMPT_LOOKUP in drafters else f"{others}, for requests that name it"
@@ -37,6 +37,25 @@ def prefix_room(limit: int, position_bytes: int, sequence_bytes: int) -> str:
         return f"{limit // position_bytes:,} tokens" if position_bytes else ""
     tokens = f" of {_TEXT:,} tokens" if position_bytes else ""
     return f"{limit // (_TEXT * position_bytes + sequence_bytes):,} texts{tokens}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadInfo:
+    """A draft head that lies with the model. `kind`: mtp and the like; `family`: in words; `files`: their names;
+    `file_bytes`: of its arrays there, `weight_bytes`: in memory. `form`: the one that it was found to have. In the
+    trial of forms `accepted` (0 to 1) of `positions` drafts were the target's own tokens, and `chance` would have been
+    by the most frequent token alone. `refusal`: why it does not draft; empty if it does."""
+
+    kind: str
+    family: str
+    files: tuple[str, ...]
+    file_bytes: int = 0
+    weight_bytes: int = 0
+    form: str = ""
+    accepted: float | None = None
+    chance: float = 0.0
+    positions: int = 0
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +85,19 @@ class ModelInfo:
     end_tokens: Mapping[int, str] = field(default_factory=dict)  # each of them ends a text
     tools: bool = False  # the chat template takes tools, and the format of a call is known
     thinking: bool = False  # the vocabulary has tokens that mark thinking
+    head: HeadInfo | None = None  # its draft head, used or refused; None without one
     left_out: str = ""  # inputs of the model that are not served: "vision", "vision, audio"
 
     def why_no(self, drafter: DrafterName) -> str:
         """Returns why this drafter is unavailable; empty if it is available or the reason is unknown."""
         return self.refused_drafters.get(drafter, "")
+
+    def stand_in(self, drafter: DrafterName) -> DrafterName:
+        """Returns the drafter that drafts where this one is meant: the draft head in place of a draft model that is not
+        there, or the other way round; otherwise itself."""
+        if drafter in self.drafters or drafter not in MODEL_DRAFTERS:
+            return drafter
+        return next((other for other in MODEL_DRAFTERS if other in self.drafters), drafter)
 
     def speculation(self, max_draft_tokens: int) -> str:
         """Describes whether it will speculate, and if not, why."""

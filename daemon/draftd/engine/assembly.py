@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from draftd.core import DRAFT_MODEL, FinishReason
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, FinishReason
 from draftd.engine.admission import Admission, Layout, default_limit, default_prefix_limit
 from draftd.engine.cache.layouts import cache_bytes
 from draftd.engine.cache.prefix_disk import PrefixDisk
@@ -22,6 +22,7 @@ from draftd.engine.calibration import Calibration
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import StepCosts
 from draftd.engine.draft_weights import DraftWeights
+from draftd.engine.drafters.cached import CachedDrafter
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.sources import DraftSource
 from draftd.engine.exactness.job import ExactnessJob
@@ -179,12 +180,11 @@ def assemble_engine(
     models, exact = exact_models(models, limits, report)
     layout, limit, info = cache_limit(models, limits)
     prefix = _prefix_cache(layout, limit, limits, ranks)
-    drafters = DraftWeights(models, prefix)
     admission = Admission(layout, limit, limits, prefix)
-    target, source = models.target, models.target_source
-    models = replace(models, target=None, draft=None, sources={}, info=info, target_source=None)
+    local = LocalTarget(models.target, info.vocab_size, prefix, grammars=models.grammars)
+    drafters, source = DraftWeights(models, prefix, lambda: local.model), models.target_source
+    models = replace(models, target=None, draft=None, head=None, sources={}, info=info, target_source=None)
     compile_ahead()
-    local = LocalTarget(target, info.vocab_size, prefix, grammars=models.grammars)
     calibration = _calibration(local, drafters, info, limits)
     depth = _depth_control(learnt, limits.max_draft_tokens)
     decoder = _local_decoder(local, drafters, models, limits, observer, cancelled, depth, admission)
@@ -324,10 +324,11 @@ def _prefixes(
 
     def texts() -> list[KeptTexts]:
         kept_texts = [KeptTexts(TARGET, target.texts, lambda tokens: tokens, weights.files)]
-        draft = decoder.drafting.drafters.get(DRAFT_MODEL)
-        if isinstance(draft, DraftModel):
-            files = drafters.loaded.files.get(DRAFT_MODEL)
-            kept_texts.append(KeptTexts(DRAFT_MODEL, draft.texts, draft.clip_to_vocabulary, files))
+        for kind in (DRAFT_MODEL, DRAFT_HEAD):
+            draft = decoder.drafting.drafters.get(kind)
+            if isinstance(draft, CachedDrafter):
+                files, head = drafters.loaded.files.get(kind), draft if draft.fed else None
+                kept_texts.append(KeptTexts(kind, draft.texts, draft.clip_to_vocabulary, files, head))
         return kept_texts
 
     disk = None
@@ -341,7 +342,7 @@ def _prefixes(
 def cache_limit(models: LoadedModels, limits: Limits) -> tuple[Layout, int, ModelInfo]:
     """The layout of the pair's caches, their limit in bytes (0: none), and the model's info with both. Computes
     nothing: the weights need not be read."""
-    each = [cache_bytes(model) for model in (models.target, models.draft) if model is not None]
+    each = [cache_bytes(model) for model in (models.target, models.draft, models.head) if model is not None]
     position, window = (sum(some) for some in zip(*each, strict=True))
     layout = Layout(position, models.info.context_length, window)
     limit = limits.kv_cache_bytes

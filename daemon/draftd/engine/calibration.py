@@ -157,6 +157,7 @@ class _Measurement:
         self._deepest = max(depths, default=0)
         self._depths = depths
         self._sequences: list[Text] = []
+        self._pretends = False  # whether the target's sequence claims to be longer than it is
         self._replays = 0  # the most tokens that a sequence computes again in the next step
         self._plain: dict[int, float] = {}
         self._drafted: dict[DrafterName, dict[tuple[int, int], float]] = {}
@@ -194,6 +195,8 @@ class _Measurement:
         for kind, drafter in self._drafters.items():
             yield None
             began = time.perf_counter()
+            if result.features is not None:
+                drafter.feed(sequence, result.features)
             while not drafter.prefill(sequence, _PROMPT):
                 pass
             self._prefill[kind] = (time.perf_counter() - began) / _PROMPT  # the last: the first warms up
@@ -242,6 +245,7 @@ class _Measurement:
         lengths = self._target.lengths
         if long < 4 * _PROMPT or not self._target.pretend([long]):
             return
+        self._pretends = True
         verified = self._drafted.get(PROMPT_LOOKUP, {})
         short = {0: self._plain[1]} | {width: seconds for (_, width), seconds in verified.items()}
         again = dict[int, float]()
@@ -252,6 +256,9 @@ class _Measurement:
         for width in short.keys() & again.keys():
             self.growth[width] = max(0.0, again[width] - short[width]) / (long - _PROMPT)
         self._target.pretend(lengths)
+        for sequence, length in zip(self._sequences, lengths, strict=True):
+            del sequence.tokens[length + 1 :]
+        self._pretends = False
 
     def _draft(self, drafter: Drafter) -> float:
         """Seconds of one forward of a draft model."""
@@ -284,5 +291,8 @@ class _Measurement:
         for sequence, entry in zip(self._sequences, result.entries, strict=True):
             assert entry.following is not None
             sequence.tokens += [*entry.accepted, entry.following]
+            if entry.features is not None and not self._pretends:
+                for drafter in self._drafters.values():
+                    drafter.feed(sequence, entry.features)
         self._replays = max(entry.replays for entry in result.entries)
         return result.width

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from draftd.core import DRAFT_MODEL, DrafterName
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, DrafterName
 from draftd.engine.drafters.registry import DrafterNeeds, DrafterParts
 from draftd.engine.drafters.sources import DraftSource, try_out
 from draftd.engine.memory import give_back
@@ -33,15 +33,18 @@ class DraftWeights:
     """Owns the draft models, on the engine thread; any thread may read `loaded`. Nothing else may refer to the models,
     or a release would free nothing."""
 
-    def __init__(self, models: LoadedModels, prefix: PrefixCache | None = None) -> None:
-        """`prefix` keeps the caches of ended sequences."""
+    def __init__(
+        self, models: LoadedModels, prefix: PrefixCache | None = None, target: Callable[[], Any] = lambda: None
+    ) -> None:
+        """`prefix` keeps the caches of ended sequences. `target` returns the target's current model."""
         self._prefix, self._vocabulary, self._grammars = prefix, models.info.vocab_size, models.grammars
         registry = models.registry
         self._registered = {name: registry.get(name) for name in registry.names if name in models.info.drafters}
         self._sources = dict(models.sources)
-        self._models: dict[DrafterName, Any] = {}
-        if models.draft is not None:
-            self._models[DRAFT_MODEL] = models.draft
+        if models.head_source is not None:
+            self._sources[DRAFT_HEAD] = models.head_source.over(target)
+        in_memory = {DRAFT_MODEL: models.draft, DRAFT_HEAD: models.head}
+        self._models: dict[DrafterName, Any] = {kind: one for kind, one in in_memory.items() if one is not None}
         self._read: dict[DrafterName, ModelFiles] = {}  # of weights that were read and are not loaded yet
         self.loadable = frozenset(self._sources)
         self.loaded = HeldWeights(files=models.files.drafts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,8 +12,12 @@ from draftd.engine.drafters.forced_tokens import ForcedTokens
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import SequenceDraft
+from draftd.engine.step import Features, SequenceDraft
+from draftd.engine.targets.base import Target
 
+_log = logging.getLogger(__name__)
+
+_COMPUTED_AGAIN = 256  # tokens of a cached prefix that the target may compute again, so that a draft head can draft
 _FORGOTTEN = 64  # tokens that a drafter may lag behind a sequence that its peer drafts for
 
 
@@ -82,6 +87,40 @@ class DraftDispatch:
         """Makes every drafter forget this sequence."""
         for drafter in self.drafters.values():
             drafter.leave(sequence)
+
+    def feed(self, sequence: DecodeSequence, features: Features | None) -> None:
+        """Gives the hidden states of a step to the drafters that draft from them. A drafter that fails with them
+        forgets the sequence."""
+        if features is None or sequence.ended:
+            return
+        for drafter in self.fed(sequence):
+            try:
+                drafter.feed(sequence, features)
+            except Exception as error:
+                _log.warning("a drafter failed with a text's hidden states: %s", error)
+                drafter.leave(sequence)
+
+    def fed(self, sequence: DecodeSequence) -> list[Drafter]:
+        """Returns the drafters that the sequence may use and that draft from the target's hidden states."""
+        drafters = (self.drafters.get(kind) for kind in sequence.drafters)
+        return [drafter for drafter in drafters if drafter is not None and drafter.fed]
+
+    def begin(self, sequence: DecodeSequence, cached: int) -> None:
+        """Tells the drafters that draft from hidden states that the target has begun a sequence, with `cached` tokens
+        from its prefix cache."""
+        for drafter in self.fed(sequence):
+            drafter.begin(sequence, cached)
+
+    def reusable_prefix(self, sequence: DecodeSequence, target: Target) -> int | None:
+        """Returns how many tokens the sequence is to take from the target's prefix cache: as many as its drafters need
+        no hidden states of. None: all, also if that would cost too many tokens."""
+        drafters, tokens = self.fed(sequence) if sequence.shares else [], sequence.tokens
+        known = target.cached_prefix(tokens[:-1]) if drafters else None
+        if known is None:
+            return None
+        bound = min(drafter.known_prefix(tokens[:known]) for drafter in drafters)
+        reusable = known if bound == known else target.cached_prefix(tokens[:bound]) or 0
+        return reusable if known - reusable <= _COMPUTED_AGAIN else None
 
     def forget(self, sequences: Sequence[DecodeSequence]) -> None:
         """Drops sequences from their local drafter if their peers propose tokens and the drafter lags over 64 tokens

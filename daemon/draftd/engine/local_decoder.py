@@ -305,8 +305,9 @@ class LocalDecoder:
             self._running = sorted(self._running, key=lambda one: places.get(one.id, len(places)))
         decoded = []
         for sequence, wanted, depth, steps in zip(running, plan.sequences, depths, forwards, strict=True):
-            _, accepted, following, sequence.replays, logprobs, error, _ = results[sequence.id]
+            _, accepted, following, sequence.replays, logprobs, error, _, features = results[sequence.id]
             assert following is not None
+            self.drafting.feed(sequence, features)
             if error:
                 sequence.end(FinishReason.ERROR, error)
             decoded.append(SequenceStep(depth, accepted, following, steps, wanted.state, logprobs))

@@ -63,13 +63,14 @@ class ModelKeys:
             )
             return None
         model = model_digest(fingerprint)
-        return ModelKey(model, digest([FORMAT, model, self._backend, *map(_version, _PACKAGES)]))
+        parts = [files.part] if files.part else []
+        return ModelKey(model, digest([FORMAT, model, self._backend, *map(_version, _PACKAGES), *parts]))
 
 
 def _identity(files: ModelFiles | None) -> Any:
     if files is None or files.stamps is None:
         return None
-    return files.folder, files.adapter, tuple(sorted(files.stamps.items()))
+    return files.folder, files.adapter, files.part, tuple(sorted(files.stamps.items()))
 
 
 def _version(package: str) -> str:

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.engine.drafters.registry import DrafterNeeds, DrafterRegistry, built_in_drafters
-from draftd.engine.drafters.sources import DraftSource, Unfit, in_folder, try_out
+from draftd.engine.drafters.sources import DraftSource, HeadSource, Unfit, in_folder, try_out
 from draftd.model_info import ModelInfo
 from draftd.models.advice import warnings, without_draft
 from draftd.models.blas import compute_backend, load_blas
@@ -23,9 +23,11 @@ from draftd.models.check import not_served
 from draftd.models.configuration import declared_context
 from draftd.models.folder import ModelFiles, ModelFolder, PairFiles, parameters, read, weight_bytes
 from draftd.models.grammar import Grammars
+from draftd.models.heads import head_repository
 from draftd.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from draftd.engine.head_loading import LoadedHead
     from draftd.engine.ranks.caches import RankedModel
     from draftd.engine.ranks.channel import RecordSender
     from draftd.engine.ranks.group import RankGroup
@@ -37,8 +39,9 @@ _PROGRESS_SECONDS = 2.0  # between two lines on weights that take long to read
 
 @dataclass(frozen=True, slots=True)
 class LoadedModels:
-    """A target, perhaps a draft, and what they can do together. `target` and `draft` are mlx-lm models. `sources`: of
-    the drafts that can be released and loaded again. `files`: of all configured models."""
+    """A target, perhaps a draft, and what they can do together. `target` and `draft` are mlx-lm models, `head` is a
+    draft head over the target. `sources`: of the drafts that can be released and loaded again. `files`: of all
+    configured models."""
 
     target: Any
     draft: Any | None
@@ -50,6 +53,8 @@ class LoadedModels:
     grammars: Grammars | None = None
     target_source: DraftSource | None = None  # the target's source; None if it was made in memory
     ranks: RankedModel | None = None  # set if several ranks share the target
+    head: Any | None = None
+    head_source: HeadSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +91,16 @@ def load_models(
     A light draft is checked and not loaded yet. On Linux, floating-point weights are cast to fp32, the only type that
     goes through BLAS. `group`: the ranks that share the target; `sender` sends them their work from rank 0."""
     load_blas()
+    from draftd.engine.head_loading import load_head_of
+
     paths = {DRAFT_MODEL: draft, LIGHT_DRAFT_MODEL: light_draft}
-    folder, draft_folders = _check_folders(model, paths, adapter, progress)
+    folder, draft_folders, head_folder = _check_folders(model, paths, adapter, progress)
     progress(f"loading {model}{f' with the adapter {adapter}' if adapter else ''}")
     target = _load_target(folder, group, sender, progress)
     drafts = _load_drafts(draft_folders, target.tokenizer, progress)
+    head = load_head_of(folder, head_folder, target.model, target.config, target.tokenizer, progress)
+    if head is not None:
+        drafts.note(DRAFT_HEAD, head.info.refusal, head.files)
     progress("checking what the pair can do")
     models = assemble(
         target.model,
@@ -110,6 +120,7 @@ def load_models(
         architecture=target.config["model_type"],
         left_out=target.left_out,
         ranks=target.ranks,
+        head=head,
     )
     target.warn(folder.called, models)
     return models
@@ -117,21 +128,24 @@ def load_models(
 
 def _check_folders(
     model: str, drafts: Mapping[DrafterName, str | None], adapter: Path | None, progress: Callable[[str], None]
-) -> tuple[ModelFolder, dict[DrafterName, ModelFolder]]:
-    """Returns the folders of the target and the drafts. All are checked before the first is read, which may take
-    minutes."""
+) -> tuple[ModelFolder, dict[DrafterName, ModelFolder], ModelFolder | None]:
+    """Returns the folders of the target, of the drafts, and of a draft head that was given as the draft model. All are
+    checked before the first is read, which may take minutes."""
     progress(f"looking at {model}")
     draft_folders = {  # first: a wrong name is found before the target is downloaded
         name: ModelFolder(path, name.replace("_", " "), progress=progress)
         for name, path in drafts.items()
         if path is not None
     }
+    head_folder = None
+    if DRAFT_MODEL in draft_folders and head_repository(draft_folders[DRAFT_MODEL].files().folder) is not None:
+        head_folder = draft_folders.pop(DRAFT_MODEL)
     folder = ModelFolder(model, adapter=adapter, progress=progress)
     for checked in (folder, *draft_folders.values()):
         checked.check()
         if warning := checked.surplus:
             _log.warning("%s: %s", checked.called, warning)
-    return folder, draft_folders
+    return folder, draft_folders, head_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +212,13 @@ class _Drafts:
     sources: dict[DrafterName, DraftSource] = field(default_factory=dict)
     files: dict[DrafterName, ModelFiles] = field(default_factory=dict)
     refused: dict[DrafterName, str] = field(default_factory=dict)
+
+    def note(self, name: DrafterName, refusal: str, files: ModelFiles | None) -> None:
+        """Notes a drafter that was loaded otherwise, or why it was not."""
+        if refusal:
+            self.refused[name] = refusal
+        if files is not None:
+            self.files[name] = files
 
 
 def _load_drafts(
@@ -273,6 +294,7 @@ def assemble(
     architecture: str = "",
     left_out: str = "",
     ranks: RankedModel | None = None,
+    head: LoadedHead | None = None,
 ) -> LoadedModels:
     """Checks what models in memory can do together. `refused`: why drafts were refused. A draft without a source in
     `sources` stays in memory; a light draft needs one."""
@@ -295,10 +317,14 @@ def assemble(
         left_out=left_out,
     )
     grammars = tokenizer.grammars(info.vocab_size)
-    drafters = _usable_drafters(registry, sources, refused, grammars, prompt_lookup=prompt_lookup)
+    with_weights = {*sources, *([DRAFT_HEAD] if head is not None and head.head is not None else [])}
+    drafters = _usable_drafters(registry, with_weights, refused, grammars, prompt_lookup=prompt_lookup)
     info = replace(info, drafters=drafters, registered_drafters=registry.names, refused_drafters=refused)
     files = files or PairFiles()
-    return LoadedModels(target, draft, tokenizer, info, sources, files, registry, grammars, target_source, ranks)
+    models = LoadedModels(target, draft, tokenizer, info, sources, files, registry, grammars, target_source, ranks)
+    if head is None:
+        return models
+    return replace(models, head=head.head, head_source=head.source, info=replace(info, head=head.info))
 
 
 def _describe_target(target: Any, tokenizer: Tokenizer, ranks: RankedModel | None, **declared: Any) -> ModelInfo:
@@ -336,7 +362,9 @@ def _usable_drafters(
         refused[GRAMMAR] = "its tokenizer supports no grammars"
     drafters = list[DrafterName]()
     for name in registry.names:
-        if (name == PROMPT_LOOKUP and not prompt_lookup) or (name == LIGHT_DRAFT_MODEL and name not in sources):
+        if name == PROMPT_LOOKUP and not prompt_lookup:
+            continue
+        if name in (LIGHT_DRAFT_MODEL, DRAFT_HEAD) and name not in sources and name not in refused:
             continue
         if why := refused.get(name) or _missing(registry.get(name).needs, name in sources):
             refused[name] = why
@@ -347,9 +375,7 @@ def _usable_drafters(
 
 def _missing(needs: DrafterNeeds, has_model: bool) -> str:
     """Says which need of a drafter is not met; empty if it can draft."""
-    if needs is DrafterNeeds.HIDDEN_STATES:
-        return f"it needs {needs.value}, which no target gives yet"
-    if needs is DrafterNeeds.MODEL and not has_model:
+    if needs is not DrafterNeeds.NOTHING and not has_model:
         return f"it needs {needs.value}, and none is configured for it"
     return ""
 

@@ -239,15 +239,12 @@ class Prefilling:
         if drafter is not None and drafter not in self._drafting.offered:
             sequence.degrade(f"the {drafter.replace('_', ' ')} is not loaded")
             sequence.take_proposals()
-        prompt = PendingPrompt(
-            sequence, self._steps.target.cached_prefix(sequence.tokens[:-1]) if sequence.shares else None
-        )
+        cached = self._steps.target.cached_prefix(sequence.tokens[:-1]) if sequence.shares else None
+        prompt = PendingPrompt(sequence, cached)
         for other in self._line.sequences:
             prompt.compare(other)
         self._prompts.append(prompt)
         return prompt
-
-    # slices
 
     def _run_slices(self, step_seconds: float | None) -> None:
         began, seconds_left = self._clocks.timer(), max(0.0, self.drain_until - self._clocks.now())
@@ -256,9 +253,8 @@ class Prefilling:
             current = self._open_shared(planned)
             rest = current.tokens - current.left
             self._run_slice(current)
-            planned = self._planner.following(
-                self._candidates, current.step_seconds, rest, seconds=self._clocks.timer() - began
-            )
+            seconds = self._clocks.timer() - began
+            planned = self._planner.following(self._candidates, current.step_seconds, rest, seconds=seconds)
 
     @property
     def _candidates(self) -> list[PendingPrompt]:
@@ -341,6 +337,7 @@ class Prefilling:
         self.prefilled_tokens += computed
         for prompt, entry in zip(prompts, entries, strict=True):
             self._shares.charge_prefill(prompt.sequence, seconds * len(entry.tokens) / computed)
+            self._drafting.feed(prompt.sequence, results[prompt.sequence.id].features)
         if not prompts[0].done:
             return False
         for prompt in prompts:
@@ -374,25 +371,27 @@ class Prefilling:
             self._delivery.send_prompt(sequence, result.prompt)
         if not sequence.max_tokens:
             sequence.end(FinishReason.LENGTH)
-        if not sequence.ended:
-            first = SequenceStep(0, [], result.following, 0, logprobs=result.logprobs)
-            self._delivery.send_tokens(sequence, first, DecodeStep([first], 0.0, seconds, []), now)
+            return
+        first = SequenceStep(0, [], result.following, 0, logprobs=result.logprobs)
+        self._delivery.send_tokens(sequence, first, DecodeStep([first], 0.0, seconds, []), now)
 
     def _open(self, sequence: DecodeSequence) -> int:
         """Opens the sequence on the target; returns the length of its cached prefix."""
-        text, request = sequence.tokens, sequence.request
+        text, request, target = sequence.tokens, sequence.request, self._steps.target
         options = SequenceOptions(
             prompt=len(request.prompt) - request.answered,
             length=len(text),
             sampling=sequence.sampling,
             prefix=tuple(text) if sequence.shares else (),
+            reusable=self._drafting.reusable_prefix(sequence, target),
             ends=tuple(sorted(self._delivery.end_tokens(request))),
             min_tokens=request.min_tokens,
             logprobs=request.logprobs,
             prompt_logprobs=request.prompt_logprobs if sequence.wants_prompt else None,
             grammar=request.grammar,
         )
-        cached = self._steps.target.open(sequence.id, options)
+        cached = target.open(sequence.id, options)
+        self._drafting.begin(sequence, cached or 0)
         if not sequence.emitted:
             if cached is not None:
                 sequence.stats.looked_up, sequence.stats.cached_tokens = True, cached

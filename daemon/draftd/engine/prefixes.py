@@ -23,10 +23,12 @@ from draftd.engine.cache.prefix_disk import PrefixDisk
 from draftd.engine.cache.prefix_file import BadFile, PrefixHeader
 from draftd.engine.cache.prefix_store import PrefixCache, PrefixStore
 from draftd.engine.cache.trie import Tokens, pack_tokens
+from draftd.engine.drafters.base import Drafter, Text
 from draftd.engine.inbox import PinPrefix
 from draftd.engine.limits import EXACT_SLICE
 from draftd.engine.model_keys import ModelKey, ModelKeys
 from draftd.engine.sequence import DecodeSequence
+from draftd.engine.step import Features
 from draftd.errors import DraftdError, EngineFailure, NoRoom, NotNow, QueueFull, in_one_line
 from draftd.models.folder import ModelFiles
 
@@ -48,12 +50,14 @@ Work = Generator[Waits, None, Any]  # yields what it waits for; None between two
 
 class KeptTexts(NamedTuple):
     """A model whose texts are kept. `fed` maps token ids to those that the model is fed: a draft model's are clipped to
-    its vocabulary. `files`: the files that the model was read from."""
+    its vocabulary. `files`: the files that the model was read from. `head`: the drafter, if it is fed hidden states of
+    the target, which come first in a list of models."""
 
     name: str
     texts: Prefill
     fed: Callable[[list[int]], list[int]]
     files: ModelFiles | None
+    head: Drafter | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -321,14 +325,31 @@ class PrefixJobs:
 
     def _compute(self, model: KeptTexts, tokens: Sequence[int]) -> Work:
         """Computes a text's keys and values into memory, as a request that begins so would."""
-        texts, key = model.texts, -next(self._numbers)
-        if texts.store.known_length(tokens) == len(tokens):
+        if model.texts.store.known_length(tokens) == len(tokens):
             return
-        texts.open(key, len(tokens), tokens)
+        if model.head is None:
+            yield from self._take_in(model, tokens)
+            return
+        # The last token's pair is never read: each text that goes on from here has its own.
+        text = Text([*tokens, tokens[0]], shares=True)
+        model.head.begin(text, 0)
+        try:
+            yield from self._take_in(self._models()[0], tokens, lambda features: model.head.feed(text, features))
+            text.ended = True
+        finally:
+            model.head.leave(text)
+
+    def _take_in(self, model: KeptTexts, tokens: Sequence[int], feed: Callable[[Features], None] | None = None) -> Work:
+        """Computes a text, a chunk at a time. `feed` takes all of its hidden states."""
+        texts, key = model.texts, -next(self._numbers)
+        texts.open(key, len(tokens), tokens, computed=feed is not None)
         try:
             while (length := texts.length(key)) < len(tokens):
                 texts.take_in(key, model.fed(list(tokens[length : length + self._chunk])))
-                texts.settle(key)
+                states = texts.take_states(key)
+                texts.settle(key, *([] if states is None else [states]))
+                if feed is not None and states is not None:
+                    feed(Features(length, states.shape[1], states))
                 texts.keep_piece(key, tokens)
                 yield None
                 if self._is_stale(model):
@@ -353,10 +374,8 @@ class PrefixJobs:
             if there and self._cache.bytes + self._disk.bytes_of(pin.files) > self._cache.bound:
                 continue  # a request that begins so reads it
             if not there:
-                _log.info(
-                    "the pinned prefix %s is computed again: the disk has no copy for this model in this format",
-                    pin.name,
-                )
+                why = "the disk has no copy for this model in this format"
+                _log.info("the pinned prefix %s is computed again: %s", pin.name, why)
             try:
                 yield from self._make_pin(pin.name, pin.tokens, pin)
             except DraftdError as error:

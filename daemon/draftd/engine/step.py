@@ -11,6 +11,8 @@ from draftd.core import DrafterName, TokenLogprobs
 from draftd.engine.sequence import DecodeSequence
 
 if TYPE_CHECKING:  # the daemon is put together without MLX
+    import mlx.core as mx
+
     from draftd.engine.drafters.base import Draft
     from draftd.engine.sampling.transforms import Sampling
 
@@ -39,11 +41,24 @@ class StepPlan:
     sampling: Sampling | None = None
 
 
+class Features(NamedTuple):
+    """The target's last hidden states at some positions of a text, from position `start` on: those of row `row` of
+    `states` (rows × width × size), from column `first` on. They are not cut out yet: an operation on them could have to
+    wait for the next forward."""
+
+    start: int
+    positions: int
+    states: mx.array
+    row: int = 0
+    first: int = 0
+
+
 class EntryResult(NamedTuple):
     """The accepted tokens of an entry's draft, and the `following` token; None if not wanted. `replays`: tokens that
     the target computes again in the sequence's next step, before its draft. `logprobs`: of each of these tokens, if
     requested. `error`: why the sequence cannot go on; the other fields are then meaningless. `prompt`:
-    log-probabilities of the prompt's tokens from the second on, in the result that ends the prefill."""
+    log-probabilities of the prompt's tokens from the second on, in the result that ends the prefill. `features`: of the
+    positions that were taken in and stay, if the target records any."""
 
     sequence: int
     accepted: list[int]
@@ -52,6 +67,7 @@ class EntryResult(NamedTuple):
     logprobs: Sequence[TokenLogprobs] = ()
     error: str = ""
     prompt: Sequence[TokenLogprobs] = ()
+    features: Features | None = None
 
 
 @dataclass(frozen=True, slots=True)

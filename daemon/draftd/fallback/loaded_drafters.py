@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
-from draftd.core import DRAFT_MODEL, DrafterName, FallbackLevel, LadderLevel
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, DrafterName, FallbackLevel, LadderLevel
 from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, NotServing, QueueFull
 
@@ -21,12 +21,12 @@ _AGAIN_SECONDS = 30.0  # before failed weights are tried again
 
 
 def needed_drafters(level: LadderLevel) -> frozenset[DrafterName]:
-    """Returns the drafters that requests may use at this level. Down to SHORT_BLOCK a client may name the draft model,
-    whatever the level's own drafter is."""
+    """Returns the drafters that requests may use at this level. Down to SHORT_BLOCK a client may name the draft model
+    or the draft head, whatever the level's own drafter is."""
     if (drafter := level.drafter) is None:
         return frozenset()
     if level.kind >= FallbackLevel.SHORT_BLOCK:
-        return frozenset({drafter, DRAFT_MODEL})
+        return frozenset({drafter, DRAFT_MODEL, DRAFT_HEAD})
     return frozenset({drafter})
 
 

@@ -49,11 +49,12 @@ class Stamp:
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
     """The paths of a model and its adapter. `stamps`: their files by name, when they were read; None if the model is
-    not in memory."""
+    not in memory. `part`: which part of the files it is, if they hold more than this model."""
 
     folder: Path
     stamps: Mapping[str, Stamp] | None = None
     adapter: Path | None = None
+    part: str = ""
 
     @classmethod
     def of(cls, folder: Path, adapter: Path | None = None) -> Self:

@@ -11,6 +11,7 @@ head has its own. Sources: vLLM's qwen3_next_mtp.py and qwen3_5_mtp.py; DeepSeek
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 from collections.abc import Iterator
@@ -27,9 +28,9 @@ FAMILIES = ("llama", "qwen3_5", "qwen3_5_moe", "qwen3_next")  # mlx-lm's modules
 
 @dataclass(frozen=True, slots=True)
 class HeadForm:
-    """The details on which sources contradict each other. `embedding_first`: the order of fc's two inputs. `added_to_norms`: 1 if
-    stored norm weights are zero-centred, else 0. `after_norm`: hidden states are taken after the target's final
-    norm."""
+    """The details on which sources contradict each other. `embedding_first`: the order of fc's two inputs.
+    `added_to_norms`: 1 if stored norm weights are zero-centred, else 0. `after_norm`: hidden states are taken after the
+    target's final norm."""
 
     embedding_first: bool = True
     added_to_norms: int = 0
@@ -81,12 +82,17 @@ class FedStates:
         self._states: mx.array | None = None
         self._taken = 0
 
-    def put(self, states: mx.array | None) -> None:
-        """Sets the states, rows × width × size, of the next calls; None if they are to do without."""
+    @contextlib.contextmanager
+    def of(self, states: mx.array) -> Iterator[None]:
+        """Gives the calls inside the `with` block these states, rows × width × size."""
         self._states, self._taken = states, 0
+        try:
+            yield
+        finally:
+            self._states = None
 
     def take(self, width: int) -> mx.array | None:
-        """Returns the states of the next `width` positions, rows × width × size; None if there are none."""
+        """Returns the states of the next `width` positions, rows × width × size; None outside of a block."""
         if self._states is None:
             return None
         self._taken += width

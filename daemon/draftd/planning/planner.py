@@ -13,6 +13,7 @@ from typing import Protocol
 from draftd.core import (
     DRAFT_MODEL,
     GRAMMAR,
+    MODEL_DRAFTERS,
     PROMPT_LOOKUP,
     DecodeMode,
     DecodePlan,
@@ -164,6 +165,8 @@ def decide(
     if drafter == GRAMMAR and not wish.constrained:
         return _autoregressive_plan(wish, flag, ceiling, "request: drafter grammar needs a response_format")
     mode, notes = wish.depth_mode or depth_mode, [f"flag: {flag}"]
+    if wish.drafter is None:
+        drafter = model.stand_in(drafter)
     if drafter not in model.drafters:
         missing = _missing_reason(drafter, wish, model)
         if wish.drafter is not None or mode is DepthMode.FIXED or PROMPT_LOOKUP not in model.drafters:
@@ -182,8 +185,10 @@ def decide(
     others: frozenset[DrafterName] = frozenset()
     if wish.drafter is None and mode is DepthMode.AUTOMATIC:
         # For steps in which they pay more. They are the lightest, so no level excludes them, and need no weights.
-        weightless = {PROMPT_LOOKUP, GRAMMAR} if wish.constrained else {PROMPT_LOOKUP}
-        others = frozenset(weightless & set(model.drafters) - {drafter})
+        more = {PROMPT_LOOKUP, GRAMMAR} if wish.constrained else {PROMPT_LOOKUP}
+        if drafter in MODEL_DRAFTERS and ceiling.kind >= FallbackLevel.SHORT_BLOCK:
+            more.update(MODEL_DRAFTERS)  # the faster one drafts
+        others = frozenset(more & set(model.drafters) - {drafter})
     reason = "; ".join(notes)
     return DecodePlan(DecodeMode.SPECULATIVE, depth, drafter, ceiling.kind, flag.variant, reason, mode, others)
 

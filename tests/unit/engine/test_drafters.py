@@ -65,7 +65,7 @@ def test_registered_custom_drafter_serves_request_by_name(running):
 
 def test_drafter_with_unmet_requirement_is_not_offered_and_reason_is_given():
     registry = built_in_drafters()
-    registry.register("eagle", lambda provided: Repeat(), DrafterNeeds.HIDDEN_STATES)
+    registry.register("eagle", lambda provided: Repeat(), DrafterNeeds.HEAD)
     registry.register("medusa", lambda provided: Repeat(), DrafterNeeds.MODEL)
     info = models_with(registry).info
     assert info.drafters == (PROMPT_LOOKUP,)

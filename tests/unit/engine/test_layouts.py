@@ -16,7 +16,7 @@ from draftd.engine.cache.batched import BatchedCaches
 from draftd.engine.cache.layers import BatchedAttention
 from draftd.engine.cache.layouts import make_caches, shallow, why_not_batched
 from draftd.engine.cache.per_sequence import PerSequenceCaches
-from draftd.engine.drafters import draft_model
+from draftd.engine.drafters import cached
 from draftd.engine.targets import local
 from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 
@@ -179,7 +179,7 @@ def test_tokens_lost_by_coarse_cache_rollback_are_recomputed_without_changing_te
     if coarse != "draft":
         monkeypatch.setattr(local, "make_caches", in_fours)
     if coarse != "target":
-        monkeypatch.setattr(draft_model, "make_caches", in_fours)
+        monkeypatch.setattr(cached, "make_caches", in_fours)
     sinks = Rig(pair(target, draft)).run([request(prompt, speculative(3), max_tokens=24) for prompt in PROMPTS])
     assert [sink.tokens for sink in sinks] == expected
     assert sum(sink.done.stats.counts.rollbacks for sink in sinks) > 10

@@ -210,6 +210,11 @@ class Caches(Protocol):
     def segmented(self) -> bool:
         """Whether any range of a row's positions can be kept by itself."""
 
+    @property
+    def states(self) -> mx.array | None:
+        """The last hidden states of the latest forward, rows × width × size, those of padding meaningless; None if the
+        model records none (`model_layers.record_states`)."""
+
     def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
         """Runs the model on `tokens` (rows × width). The first `widths[i]` tokens of row i are real; the rest is
         padding.

@@ -31,7 +31,7 @@ from draftd.engine.cache.base import (
 )
 from draftd.engine.cache.groups import CALL
 from draftd.engine.cache.layers import BatchedAttention, ChunkedAttention
-from draftd.engine.cache.model_layers import logits_at
+from draftd.engine.cache.model_layers import logits_at, states_of
 from draftd.engine.cache.recurrent import RecurrentState
 from draftd.engine.cache.window import AttentionWindow
 from draftd.models.mlx_lm import (
@@ -94,6 +94,7 @@ class BatchedCaches:
         self._even = False  # every layer has its window's groups
         self.offset: int | mx.array = 0
         self.lengths: list[int] = []
+        self.states: mx.array | None = None
 
     @property
     def layers(self) -> Sequence[LayerCache]:
@@ -129,7 +130,7 @@ class BatchedCaches:
         if self._layout.level and any(w != tokens.shape[1] for w in widths):
             logits = self._by_width(tokens, widths, at)
         else:
-            logits = logits_at(self._model, tokens, self._listed, at)
+            logits, self.states = states_of(self._model, lambda: logits_at(self._model, tokens, self._listed, at))
         self.lengths = [n + w for n, w in zip(self.lengths, widths, strict=True)]
         return logits
 
@@ -137,6 +138,7 @@ class BatchedCaches:
         """Runs one forward for each width, on copies of the rows that have it."""
         order: list[int] = []
         out: list[mx.array] = []
+        states: list[mx.array] = []
         for width in sorted(set(widths) - {0}):
             rows = [row for row, w in enumerate(widths) if w == width]
             some = self._copy_rows(rows, width)
@@ -144,14 +146,15 @@ class BatchedCaches:
             logits = some.forward(tokens[mx.array(rows), :width], [width] * len(rows), at=read)
             for mine, theirs in zip(self._layers, some._layers, strict=True):
                 mine.put(theirs, rows)
+            padding = [(0, 0), (0, tokens.shape[1] - width), (0, 0)]
+            if some.states is not None:
+                states.append(mx.pad(some.states, padding))
             some.clear()
-            out.append(logits if read else mx.pad(logits, [(0, 0), (0, tokens.shape[1] - width), (0, 0)]))
+            out.append(logits if read else mx.pad(logits, padding))
             order += rows
-        idle = [row for row, w in enumerate(widths) if not w]
-        if idle:
-            out.append(mx.zeros((len(idle), *out[0].shape[1:]), out[0].dtype))
-        places = [(order + idle).index(row) for row in range(len(widths))]
-        return mx.concatenate(out, axis=0)[mx.array(places)]
+        order += [row for row, w in enumerate(widths) if not w]
+        self.states = _in_order(states, order) if states else None
+        return _in_order(out, order)
 
     def rollback(self, lengths: Sequence[int]) -> list[int]:
         before, wanted = self.lengths, list(lengths)
@@ -236,6 +239,7 @@ class BatchedCaches:
     def clear(self) -> None:
         # Layers and owner refer to each other; without this the weights would stay in memory until garbage collection.
         self._model, self._layers, self._attention, self._listed, self.lengths = None, [], [], [], []
+        self.states = None
 
     def extract(self, row: int, start: int, end: int) -> CachedPrefix | None:
         assert end <= self.lengths[row]
@@ -317,6 +321,14 @@ class BatchedCaches:
             for layer in self._attention:
                 if layer.window is window:
                     layer.shift(moves)
+
+
+def _in_order(parts: Sequence[mx.array], order: Sequence[int]) -> mx.array:
+    """Returns the rows of `parts` in ascending order; `order` has the number of each, and then of rows of zeros that
+    the parts lack."""
+    lacking = len(order) - sum(part.shape[0] for part in parts)
+    blank = [mx.zeros((lacking, *parts[0].shape[1:]), parts[0].dtype)] if lacking else []
+    return mx.concatenate([*parts, *blank])[mx.array([order.index(row) for row in range(len(order))])]
 
 
 def _factory(cache: Any) -> LayerFactory | None:

@@ -8,7 +8,8 @@ Models that count positions themselves (GPT-BigCode, Llama 4) then count from ea
 Logits are computed only for positions that are read: the last one of a prompt, where the others would take a quarter of
 the time with a large vocabulary, and none of the tokens replayed in a step. mlx-lm's models end in a linear layer
 called `lm_head`, or use their embedding as one; that layer receives only the positions that are read. A model that ends
-differently computes all logits.
+differently computes all logits. What that layer receives are the model's last hidden states, which a draft head needs:
+`record_states` makes `states_of` return them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -32,6 +33,7 @@ _ATTENTION = "scaled_dot_product_attention"
 _THEIRS = ((_ATTENTION, base.scaled_dot_product_attention), ("np", np), ("mx", mx))
 _KEEPS_APART = "_draftd_keeps_rows_apart"
 _ASKS = "_draftd_last_positions"
+_RECORDS = "_draftd_records_states"
 
 
 def take_rows_apart(model: Any) -> bool:
@@ -153,6 +155,8 @@ class _Wanted:
     at: mx.array | None = None
     applied = False  # whether the last layer computed only these
     skipped = False  # the last layer returns its input
+    records = before_norm = False  # whether hidden states are recorded; whether in front of the final norm
+    states: list[mx.array] | None = None  # those of the present forward, while they are recorded
 
 
 def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions | None) -> mx.array:
@@ -202,6 +206,8 @@ def _asking(kind: type, method: str, wanted: _Wanted) -> type:
     def some(self: Any, x: mx.array) -> Any:
         if wanted.skipped:
             return _as_wide(self, x)
+        if wanted.states is not None and not wanted.before_norm:
+            wanted.states.append(x)
         if wanted.at is None:
             return whole(self, x)
         at, wanted.at, wanted.applied = wanted.at, None, True
@@ -215,6 +221,43 @@ def ask_first(module: Any, method: str) -> None:
     it."""
     if (wanted := getattr(type(module), _ASKS, None)) is not None:
         module.__class__ = _asking(type(module), method, wanted)
+
+
+def record_states(model: Any, before: Any | None = None) -> None:
+    """Makes `states_of` return the hidden states of `model`, permanently. `before`: the model's final norm, if they are
+    to be those in front of it."""
+    wanted = wanted_positions(model)
+    wanted.records, wanted.before_norm = True, before is not None
+    if before is not None and not hasattr(type(before), _RECORDS):
+        before.__class__ = _recording(type(before), wanted)
+
+
+def states_of(model: Any, forward: Callable[[], mx.array]) -> tuple[mx.array, mx.array | None]:
+    """Runs `forward`, which calls `model` on a batch. Returns its logits, and the last hidden states of all positions,
+    rows × width × size, or None if they are not recorded. If it calls the model several times, each call is for the
+    next positions."""
+    wanted: _Wanted | None = getattr(model, _ASKS, None)
+    if wanted is None or not wanted.records:
+        return forward(), None
+    states = wanted.states = list[mx.array]()
+    try:
+        logits = forward()
+    finally:
+        wanted.states = None
+    if len(states) < 2:
+        return logits, states[0] if states else None
+    return logits, mx.concatenate(states, axis=1)
+
+
+def _recording(kind: type, wanted: _Wanted) -> type:
+    """Returns a subclass of a norm that records its input."""
+
+    def record(self: Any, x: mx.array) -> Any:
+        if wanted.states is not None and wanted.before_norm and not wanted.skipped:
+            wanted.states.append(x)
+        return kind.__call__(self, x)
+
+    return type(kind.__name__, (kind,), {"__call__": record, "__module__": kind.__module__, _RECORDS: True})
 
 
 def _as_wide(layer: Any, x: mx.array) -> mx.array:

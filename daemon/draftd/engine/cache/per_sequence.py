@@ -8,13 +8,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 
 from draftd.engine.cache.alone_mode import mode_of
 from draftd.engine.cache.base import CachedPrefix, Caches, Positions, RollbackFailed, flat
-from draftd.engine.cache.model_layers import logits_at
+from draftd.engine.cache.model_layers import logits_at, states_of
 from draftd.models.mlx_lm import make_prompt_cache
 
 
@@ -52,6 +53,12 @@ def _forward(model: Any, tokens: mx.array, caches: list[Any], at: Positions | No
     return mx.concatenate(each if at is None else [each[i] for i in at[0]], axis=1)
 
 
+def _rows_of(rows: Sequence[mx.array | None]) -> mx.array | None:
+    """Returns the rows as one array, with zeros for those that are None; None if all are."""
+    blank = next((mx.zeros_like(row) for row in rows if row is not None), None)
+    return None if blank is None else mx.concatenate([blank if row is None else row for row in rows])
+
+
 class PerSequenceCaches:
     """`Caches` for any model."""
 
@@ -66,6 +73,7 @@ class PerSequenceCaches:
         self._before: list[list[OwnSnapshot]] = []  # by row: snapshots from before each forward since the last rollback
         self._settled = False  # the last rollback is complete
         self.lengths: list[int] = []
+        self.states: mx.array | None = None
         # A rotating cache can be trimmed until its window is full.
         self._trims = all(c.is_trimmable() and not hasattr(c, "max_size") for c in flat(make_prompt_cache(model)))
 
@@ -76,18 +84,24 @@ class PerSequenceCaches:
         if not self._trims:
             now = [OwnSnapshot(copy.deepcopy(row), n) for row, n in zip(self._rows, self.lengths, strict=True)]
             self._before = [[*b, snapshot][-self._forwards :] for b, snapshot in zip(self._before, now, strict=True)]
-        out: list[mx.array | None] = []
+        out, states = list[mx.array | None](), list[mx.array | None]()
         for i, (row, real) in enumerate(zip(self._rows, widths, strict=True)):
-            own, logits = tokens[i : i + 1, :real], None
+            own, logits, state = tokens[i : i + 1, :real], None, None
+            padding = [(0, 0), (0, width - real), (0, 0)]
             if real:
                 read = None if at is None else [[min(n, real - 1) for n in at[i]]]
-                logits = _forward(self._model, own, row, read)
+                logits, state = states_of(self._model, partial(_forward, self._model, own, row, read))
                 if at is None and real < width:
-                    logits = mx.pad(logits, [(0, 0), (0, width - real), (0, 0)])
+                    logits = mx.pad(logits, padding)
+                if state is not None and real < width:
+                    state = mx.pad(state, padding)
             out.append(logits)
+            states.append(state)
         self.lengths = [n + w for n, w in zip(self.lengths, widths, strict=True)]
-        blank = next(mx.zeros_like(logits) for logits in out if logits is not None)
-        return mx.concatenate([blank if logits is None else logits for logits in out], axis=0)
+        self.states = _rows_of(states)
+        logits = _rows_of(out)
+        assert logits is not None, "a forward takes at least one token"
+        return logits
 
     def rollback(self, lengths: Sequence[int]) -> list[int]:
         reached = list(lengths)
@@ -130,7 +144,7 @@ class PerSequenceCaches:
         self.lengths = [self.lengths[i] for i in rows]
 
     def clear(self) -> None:
-        self._model, self._rows, self._before, self.lengths = None, [], [], []
+        self._model, self._rows, self._before, self.lengths, self.states = None, [], [], [], None
 
     def extract(self, row: int, start: int, end: int) -> CachedPrefix | None:
         assert start == 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from draftd.engine.cache.base import CachedPrefix, Caches, last, pad_rows
+from draftd.engine.cache.base import CachedPrefix, Caches, KVSegment, last, pad_rows
 from draftd.engine.cache.prefix_store import PrefixStore
 from draftd.engine.cache.slices import AnySlices
 from draftd.engine.sampling.logprobs import PromptLogprobs
@@ -27,6 +27,7 @@ class _PrefillText:
     kept: int = 0  # tokens that were found in the prefix cache, or kept there
     row: int = 0  # of the caches
     forks: list[int] = field(default_factory=list)  # lengths to keep on the way, ascending
+    states: list[mx.array] = field(default_factory=list)  # hidden states of what was taken in, if they are recorded
 
 
 class Prefill:
@@ -42,19 +43,26 @@ class Prefill:
         return key in self._texts
 
     def open(
-        self, key: int, length: int, prefix: Sequence[int], *, computed: bool = False, prompt: int | None = None
+        self,
+        key: int,
+        length: int,
+        prefix: Sequence[int],
+        *,
+        computed: bool = False,
+        prompt: int | None = None,
+        most: int | None = None,
     ) -> int | None:
         """Begins a text of which `length` tokens will be taken in. Returns the tokens found in the prefix cache, or
         None without a lookup.
 
         `prefix` is looked up except for its last token, whose logits the caller needs; if empty, the text is neither
         looked up nor kept. `computed`: all tokens are computed, so nothing is looked up. `prompt`: tokens before the
-        answer; None: all."""
+        answer; None: all. `most`: of the kept tokens, how many may be used; None: all."""
         prompt = length if prompt is None else prompt
         text = self._texts[key] = _PrefillText(self.running.fresh(length), length, prefix, prompt)
         if not (prefix and self.store.open):
             return None
-        kept = [] if computed else self._find(prefix, prompt)
+        kept = [] if computed else self._find(prefix, prompt, len(prefix) - 1 if most is None else most)
         if kept:
             text.caches.restore(kept)
         text.kept = text.caches.lengths[0]
@@ -81,8 +89,8 @@ class Prefill:
         """Returns how many of the first tokens `open` would find."""
         return self.usable(self.store.known_length(tokens))
 
-    def _find(self, prefix: Sequence[int], prompt: int) -> list[CachedPrefix]:
-        most = len(prefix) - 1
+    def _find(self, prefix: Sequence[int], prompt: int, most: int) -> list[CachedPrefix]:
+        most = min(most, len(prefix) - 1)
         if self.slices.width > 1:
             most = self.usable(self.store.known_length(prefix[:most]), prompt)
         return self.store.find(prefix, most)
@@ -114,6 +122,8 @@ class Prefill:
             read = last([len(piece)]) if logprobs is None else None
             with self.slices.computing(length, text.prompt):
                 logits = text.caches.forward(mx.array([piece], dtype=mx.uint32), [len(piece)], at=read)
+            if text.caches.states is not None:
+                text.states.append(text.caches.states)
             if logprobs is not None:
                 logprobs.add(piece, logits)
             if not tokens:
@@ -129,11 +139,37 @@ class Prefill:
             text.caches, text.row = caches, row
         tokens = list(texts.values())
         widths = [len(ids) for ids in tokens]
-        return caches.forward(pad_rows(tokens), widths, at=last(widths))
+        logits = caches.forward(pad_rows(tokens), widths, at=last(widths))
+        if caches.states is not None:
+            for row, (key, width) in enumerate(zip(texts, widths, strict=True)):
+                self._texts[key].states = [caches.states[row : row + 1, :width]]
+        return logits
+
+    def take_states(self, key: int) -> mx.array | None:
+        """Returns the hidden states of the tokens taken in since the last call, 1 × tokens × size; None if the model
+        records none."""
+        states, self._texts[key].states = self._texts[key].states, []
+        if len(states) < 2:
+            return states[0] if states else None
+        return mx.concatenate(states, axis=1)
 
     def settle(self, key: int, *more: mx.array) -> None:
         """Computes what the last forward left uncomputed, together with `more`."""
         mx.eval(self._texts[key].caches.arrays(), *more)
+
+    def begin_to_settle(self, key: int) -> None:
+        """Begins to compute what the last forward left uncomputed, without waiting for it."""
+        mx.async_eval(self._texts[key].caches.arrays())
+
+    def step_back(self, key: int) -> KVSegment:
+        """Takes back the last token of a text that has its own caches. Returns what they held of it. The caches must be
+        segmented."""
+        text = self._texts[key]
+        length = self._length(text)
+        held = text.caches.extract(text.row, length - 1, length)
+        assert isinstance(held, KVSegment)
+        text.caches.rollback([length - 1])
+        return held
 
     def length(self, key: int) -> int:
         """Returns the tokens of the text that were taken in."""

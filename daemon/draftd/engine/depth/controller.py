@@ -14,9 +14,10 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
-from draftd.core import GRAMMAR, PEER, PROMPT_LOOKUP, DepthMode, DrafterName, Origin
+from draftd.core import PEER, PROMPT_LOOKUP, DepthMode, DrafterName, Origin
 from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths
 from draftd.engine.depth.costs import DEEPEST, Batch, StepCosts
+from draftd.engine.depth.drafter_choice import COST_NOTHING, WEIGHTLESS, DrafterChoice, draft_model
 from draftd.engine.depth.estimate import BestDepths, DepthCandidate, StepEstimate
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
 from draftd.engine.depth.saved import LearntCosts, to_counted
@@ -27,13 +28,10 @@ from draftd.engine.step import DecodeStep, DraftPlan, DraftState, SequenceDraft,
 
 _log = logging.getLogger(__name__)
 
-_WEIGHTLESS = (GRAMMAR, PROMPT_LOOKUP)
-_COST_NOTHING = (*_WEIGHTLESS, PEER)
 _HORIZON = 128  # tokens within which taking in a text must pay off
 _LAG = 16  # tokens that a drafter may lag and still catch up within a step
 _COSTED_LAG = 2  # tokens that a draft's first forward takes in anyway
 _FADE_STEPS, _FADE = 16, 0.85  # fading of a parked sequence's own evidence
-_PREFILL_SHARE = 1 / 64  # of a plain step: a drafter's time for a prompt token, if unmeasured
 
 
 class DepthControl:
@@ -51,6 +49,7 @@ class DepthControl:
         self.costs, self._deepest = costs, min(max(deepest, 1), DEEPEST - 1)
         # one more than may be drafted, to see whether a plan's limit costs speed
         self.acceptance = acceptance or Acceptance(self._deepest + 1)
+        self._choice = DrafterChoice(costs, self.acceptance)
         self._explorer = Explorer(costs, self.acceptance, ExplorationBudget())
         self._measurement = measurement or PlainMeasurement()
         self.lengths = AnswerLengths()
@@ -167,12 +166,12 @@ class DepthControl:
         if not any(map(automatic, sequences)):
             return None
         candidates: list[DepthCandidate] = []
-        others, fixed_depth, fixed_steps = 0.0, 0, 0
+        others, fixed_depth, fixed_steps, batch = 0.0, 0, 0, _batch(sequences)
         weights: DrafterName | None = None  # the draft model whose costs count
         for index, sequence in enumerate(sequences):
             depth, kind = sequence.depth, sequence.drafter
             if automatic(sequence):
-                candidate = self._candidate(index, sequence, min(depth, self._deepest), drafters)
+                candidate = self._candidate(index, sequence, min(depth, self._deepest), drafters, batch)
                 weights = weights or candidate.drafter
                 candidates.append(candidate)
             elif kind is None or depth <= 0:
@@ -180,9 +179,8 @@ class DepthControl:
             else:
                 others += self.acceptance.expected_tokens(sequence, kind, min(depth, self._deepest))[-1]
                 fixed_depth = max(fixed_depth, depth)
-                if kind not in _COST_NOTHING:
+                if kind not in COST_NOTHING:
                     fixed_steps, weights = max(fixed_steps, depth), weights or kind
-        batch = _batch(sequences)
         deepest = min(max(self._deepest, fixed_depth) + 1, DEEPEST)
         widest = min(2 * deepest, DEEPEST) if self._replays else deepest
         lookup = self.costs.by_depth(PROMPT_LOOKUP, batch, widest, weights if self._replays else None)
@@ -190,29 +188,28 @@ class DepthControl:
         return StepEstimate(batch, candidates, others, fixed_depth, fixed_steps, draft, lookup, self._replays)
 
     def _candidate(
-        self, index: int, sequence: DecodeSequence, most: int, drafters: Mapping[DrafterName, Drafter]
+        self,
+        index: int,
+        sequence: DecodeSequence,
+        most: int,
+        drafters: Mapping[DrafterName, Drafter],
+        batch: Batch,
     ) -> DepthCandidate:
         candidate = DepthCandidate(index, sequence, most)
-        kind = _draft_model(sequence)
-        if kind is not None and kind in drafters:
-            behind = drafters[kind].behind(sequence)
-            tokens = len(sequence.tokens) if behind is None else behind
-            candidate.drafter, candidate.key = kind, sequence.evidence_key(kind)
-            candidate.ready = behind is not None and behind <= _LAG
-            candidate.prefill_seconds = tokens * self._prefill_seconds(kind)
-            candidate.draft = self.acceptance.expected_tokens(sequence, kind, most + 1)
+        model = self._choice.choose(sequence, drafters, batch, most)
+        if model is not None:
+            candidate.drafter, candidate.key = model.name, sequence.evidence_key(model.name)
+            candidate.ready = model.behind is not None and model.behind <= _LAG
+            candidate.prefill_seconds = model.prefill_seconds
+            candidate.draft = self.acceptance.expected_tokens(sequence, model.name, most + 1)
         allowed = sequence.drafters
-        for weightless in _WEIGHTLESS:
+        for weightless in WEIGHTLESS:
             usable = weightless in allowed and weightless in drafters
             if usable and (reach := drafters[weightless].reach(sequence, most)):
                 expected = self.acceptance.expected_tokens(sequence, weightless, reach)
                 if expected[-1] > candidate.lookup[-1]:
                     candidate.weightless, candidate.lookup = weightless, expected
         return candidate
-
-    def _prefill_seconds(self, kind: DrafterName) -> float:
-        """Returns a drafter's seconds per prompt token."""
-        return self.costs.prices.prefill.get(kind, self.costs.plain(Batch(1)) * _PREFILL_SHARE)
 
     # which texts a drafter takes in
 
@@ -230,7 +227,7 @@ class DepthControl:
         if new.prefills_drafter is None:  # decided once, asked for each slice
             new.prefills_drafter = not new.of_peer and (
                 not automatic(new)
-                or new.drafter in _WEIGHTLESS
+                or new.drafter in WEIGHTLESS
                 or (alone and self._worth_prefilling(new, running, drafters))
             )
         return new.prefills_drafter
@@ -268,12 +265,12 @@ class DepthControl:
     def catch_up(self, drafters: Mapping[DrafterName, Drafter], chunk: int) -> None:
         """Takes in a slice of the texts that are catching up, for about as long as a plain step takes."""
         waiting = [sequence for sequence in self.catching_up if not sequence.ended]
-        kind = _draft_model(waiting[0]) if waiting else None
+        kind = draft_model(waiting[0]) if waiting else None
         if kind is None or kind not in drafters:
             return
         if kind in self.costs.prices.prefill:
-            chunk = min(chunk, max(_LAG, int(self.costs.plain(Batch(1)) / self._prefill_seconds(kind))))
-        drafters[kind].follow([sequence for sequence in waiting if _draft_model(sequence) == kind], chunk)
+            chunk = min(chunk, max(_LAG, int(self.costs.plain(Batch(1)) / self._choice.prefill_seconds(kind))))
+        drafters[kind].follow([sequence for sequence in waiting if draft_model(sequence) == kind], chunk)
 
     # after a step
 
@@ -344,13 +341,6 @@ def _batch(sequences: Sequence[DecodeSequence]) -> Batch:
     return Batch(len(sequences), tokens // len(sequences), any(not sequence.sampling.greedy for sequence in sequences))
 
 
-def _draft_model(sequence: DecodeSequence) -> DrafterName | None:
-    """Returns the drafter of the sequence's plan; if that needs no weights, an alternative that does, or None."""
-    if sequence.plan.drafter not in _WEIGHTLESS:
-        return sequence.plan.drafter
-    return min((kind for kind in sequence.drafters if kind not in _COST_NOTHING), default=None)
-
-
 def _as_planned(sequence: DecodeSequence) -> SequenceDraft:
     """Returns the plan's own drafter and depth, if nothing is to be chosen."""
     drafts = sequence.depth > 0 and sequence.drafter is not None
@@ -383,7 +373,7 @@ def _costed_drafter(plan: DraftPlan, done: DecodeStep, width: int) -> DrafterNam
     """Returns the drafter whose cost a step of `width` drafted tokens shows: the only one, if it did not lag. None
     otherwise."""
     kinds = {draft.drafter for draft in plan.sequences if draft.drafter and draft.depth}
-    kinds = {PROMPT_LOOKUP if kind in _COST_NOTHING else kind for kind in kinds}  # forced tokens cost nothing either
+    kinds = {PROMPT_LOOKUP if kind in COST_NOTHING else kind for kind in kinds}  # forced tokens cost nothing either
     steps = max(result.draft_forwards for result in done.sequences)
     usable = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _COSTED_LAG and steps in (0, width)
     return kinds.pop() if usable else None

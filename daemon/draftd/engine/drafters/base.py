@@ -20,6 +20,7 @@ from draftd.engine.sampling.transforms import Sampling, one_hot
 
 if TYPE_CHECKING:
     from draftd.engine.sequence import DecodeSequence
+    from draftd.engine.step import Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,10 @@ DraftSequence: TypeAlias = "DecodeSequence | Text"
 class Drafter(ABC):
     """The interface of drafters. Engine thread only. An error ends the sequences' speculation, never their text.
 
-    The defaults suit a drafter that holds nothing and drafts from the tokens alone."""
+    The defaults suit a drafter that holds nothing and drafts from the tokens alone. `fed`: whether it drafts from the
+    target's hidden states, which `feed` gives it."""
+
+    fed = False
 
     @abstractmethod
     def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
@@ -71,10 +75,28 @@ class Drafter(ABC):
         """Takes in up to `chunk` more tokens of a prefilling sequence's prompt. Returns True once none remain."""
         return True
 
+    def feed(self, sequence: DraftSequence, features: Features) -> None:
+        """Takes the target's hidden states of a sequence: each position once, in order. A state that was missed never
+        comes again. The tokens up to the last of these positions are in the text."""
+        return
+
+    def begin(self, sequence: DraftSequence, cached: int) -> None:
+        """Begins a sequence of which the target has `cached` tokens from its prefix cache: it gets no hidden states for
+        these."""
+        return
+
+    def known_prefix(self, tokens: Sequence[int]) -> int:
+        """Returns how many of the first tokens need no hidden states, because its prefix cache has them."""
+        return len(tokens)
+
     def behind(self, sequence: DraftSequence) -> int | None:
         """Returns the tokens of the text that it has not taken in, not counting the last; None for an unknown
         sequence."""
         return 0
+
+    def misses(self, sequence: DraftSequence) -> bool:
+        """Returns whether it can never draft for the sequence, because it missed hidden states."""
+        return self.fed and self.behind(sequence) is None
 
     def follow(self, sequences: Sequence[DraftSequence], chunk: int) -> None:
         """Takes in up to `chunk` tokens of running sequences that are unknown or lag behind."""

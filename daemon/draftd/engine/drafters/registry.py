@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PEER, PROMPT_LOOKUP, TARGET, DrafterName
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PEER, PROMPT_LOOKUP, TARGET, DrafterName
 from draftd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ class DrafterNeeds(enum.Enum):
 
     NOTHING = "nothing"
     MODEL = "a model of its own"
-    HIDDEN_STATES = "the target's hidden states"
+    HEAD = "a head that drafts from the target's hidden states"
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterParts:
     """The parts of a drafter. `vocabulary`: the target's, which proposals come from. `model`: mlx-lm's model with the
-    drafter's own weights, None unless it needs one. `grammars`: compiles requests' grammars."""
+    drafter's own weights, or a draft head; None unless it needs one. `grammars`: compiles requests' grammars."""
 
     vocabulary: int
     prefix: PrefixCache | None = None
@@ -86,6 +86,12 @@ def built_in_drafters() -> DrafterRegistry:
 
         return DraftModel(provided.model, provided.vocabulary, provided.prefix)
 
+    def draft_head(provided: DrafterParts) -> Drafter:
+        from draftd.engine.drafters.draft_head import DraftHead
+
+        assert provided.model is not None
+        return DraftHead(provided.model, provided.vocabulary, provided.prefix)
+
     def prompt_lookup(provided: DrafterParts) -> Drafter:
         from draftd.engine.drafters.prompt_lookup import PromptLookup
 
@@ -98,6 +104,7 @@ def built_in_drafters() -> DrafterRegistry:
 
     registry = DrafterRegistry()
     registry.register(DRAFT_MODEL, draft_model, DrafterNeeds.MODEL)
+    registry.register(DRAFT_HEAD, draft_head, DrafterNeeds.HEAD)
     registry.register(LIGHT_DRAFT_MODEL, draft_model, DrafterNeeds.MODEL)
     registry.register(PROMPT_LOOKUP, prompt_lookup)
     registry.register(GRAMMAR, grammar)

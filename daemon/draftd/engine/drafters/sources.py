@@ -31,6 +31,20 @@ class DraftSource:
     files: Callable[[], ModelFiles | None] = lambda: None
 
 
+@dataclass(frozen=True, slots=True)
+class HeadSource:
+    """The source of a draft head. `open` takes the target and returns the head, which shares some of its weights, or
+    raises ModelLoadError; the head must not outlive the target in memory. `files`: as in `DraftSource`."""
+
+    name: str
+    open: Callable[[Any], Any]
+    files: Callable[[], ModelFiles | None] = lambda: None
+
+    def over(self, target: Callable[[], Any]) -> DraftSource:
+        """Returns the source of the head over the target that is in memory when it is opened."""
+        return DraftSource(self.name, lambda: self.open(target()), self.files)
+
+
 def in_folder(folder: ModelFolder, target_tokenizer: Any) -> DraftSource:
     """Returns the source of a draft in a folder; `open` compares its tokens with the target's. The tokenizer is
     mlx-lm's."""

@@ -126,6 +126,10 @@ class RankedCaches:
     def segmented(self) -> bool:
         return self._local.segmented
 
+    @property
+    def states(self) -> mx.array | None:
+        return self._local.states
+
     def forward(self, tokens: mx.array, widths: Sequence[int], *, at: Positions | None = None) -> mx.array:
         part, local = self._ranks.part, self._local
         return self._done(Op.FORWARD, tokens.shape[1], widths, at, do=lambda: part.forward(local, tokens, widths, at))

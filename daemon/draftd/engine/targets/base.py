@@ -19,14 +19,15 @@ if TYPE_CHECKING:  # the daemon is assembled without MLX
 class SequenceOptions:
     """The options of a sequence, given to a target once. `prompt`: tokens before the answer; positions of seeded noise
     count from there. `length`: tokens to take in before decoding. `prefix`: the first `length` tokens if the text uses
-    the prefix cache, else empty. `ends`: tokens that end the answer, not chosen before `min_tokens`. `logprobs`,
-    `prompt_logprobs`: how many of the likeliest tokens are reported with each chosen or prompt token; None for none.
-    `grammar`: the answer's; empty without one."""
+    the prefix cache, else empty; at most `reusable` of them are taken from there. `ends`: tokens that end the answer,
+    not chosen before `min_tokens`. `logprobs`, `prompt_logprobs`: how many of the likeliest tokens are reported with
+    each chosen or prompt token; None for none. `grammar`: the answer's; empty without one."""
 
     prompt: int
     length: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
     prefix: tuple[int, ...] = ()
+    reusable: int | None = None
     ends: tuple[int, ...] = ()
     min_tokens: int = 0
     logprobs: int | None = None

@@ -17,6 +17,7 @@ from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
 from draftd.engine.sampling.logprobs import Logprobs, PromptLogprobs
 from draftd.engine.sampling.processors import Processor, has_penalties, process
 from draftd.engine.sampling.transforms import Sampling, greatest, one_hot, uniforms
+from draftd.engine.step import Features
 from draftd.engine.targets.base import SequenceOptions
 
 NOT_FINITE = "the model's logits are not finite (NaN, infinity, or no token left): its text cannot go on"
@@ -72,14 +73,17 @@ class StepChoice:
         starts: Sequence[int],
         masks: GrammarMasks | None,
         logits: mx.array,
+        features: Sequence[Features | None],
         *,
         unread: mx.array | None = None,
         drafts: mx.array | None = None,
         depths: Sequence[int] = (),
     ) -> None:
-        """`logits`: rows × (k+1) × vocabulary. `unread`: each row's last token, rows × 1, if it is still on the device;
-        `drafts`: rows × k ids; the first `depths[i]` of row i are real."""
+        """`logits`: rows × (k+1) × vocabulary. `features`: of each row, for the step's results. `unread`: each row's
+        last token, rows × 1, if it is still on the device; `drafts`: rows × k ids; the first `depths[i]` of row i are
+        real."""
         self._rows, self._sampling, self._starts, self._masks = rows, sampling, starts, masks
+        self.features = features
         self._greatest = greatest(logits)
         self._greatest_read: list[list[float]] | None = None
         limits = [sequence.options.logprobs for sequence in rows]

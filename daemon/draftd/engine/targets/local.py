@@ -9,12 +9,12 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
 from draftd.engine.cache.alone_mode import is_exact, tokens_alone
-from draftd.engine.cache.base import Caches, places_after
+from draftd.engine.cache.base import places_after
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
@@ -24,22 +24,15 @@ from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
 from draftd.engine.sampling.logprobs import PromptLogprobs
 from draftd.engine.sampling.processors import Processor, needs_processor
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.step import EntryResult, PlanEntry, StepPlan, StepResult
+from draftd.engine.step import EntryResult, Features, PlanEntry, StepPlan, StepResult
 from draftd.engine.targets.base import SequenceOptions
 from draftd.engine.targets.choice import NOT_FINITE, StepChoice, TargetSequence
-from draftd.engine.targets.replay import ReplayingCaches
+from draftd.engine.targets.replay import ReplayingCaches, RestingRow
 from draftd.models.grammar import Grammars
 
 _TIDY_STEPS = 256  # MLX keeps freed buffers for reuse; they are dropped from time to time, as mlx-lm does
 
 _Read = Callable[[], list[EntryResult]]  # waits for part of a step
-
-
-class _Resting(NamedTuple):
-    """A sequence that no step includes for now: its row in caches of its own, and the tokens to feed again."""
-
-    caches: Caches
-    again: list[int]
 
 
 class LocalTarget:
@@ -68,7 +61,7 @@ class LocalTarget:
         self.texts = Prefill(caches, self._prefix_cache.store(caches), slices_of(self.model))
         self._sequences: dict[int, TargetSequence] = {}
         self._running: list[int] = []
-        self._resting: dict[int, _Resting] = {}
+        self._resting: dict[int, RestingRow] = {}
         self._sampling: Sampling | None = None  # of the running sequences; None after they changed
         self._submitted: deque[tuple[StepPlan, list[_Read], int]] = deque()  # with the computed width
         self._unread: mx.array | None = None  # rows × 1: the latest plain step's choices, until they are read
@@ -79,9 +72,8 @@ class LocalTarget:
         if options.grammar and self._grammars is not None:
             grammar = GrammarState(self._grammars.matcher(options.grammar), self._grammars.end_ids)
         prompt = None if options.prompt_logprobs is None else PromptLogprobs(options.prompt_logprobs, self._vocabulary)
-        cached = self.texts.open(
-            sequence, options.length, options.prefix, computed=prompt is not None, prompt=options.prompt
-        )
+        own_bounds = {"prompt": options.prompt, "most": options.reusable}
+        cached = self.texts.open(sequence, options.length, options.prefix, computed=prompt is not None, **own_bounds)
         ids = list(options.prefix[: cached or 0])
         state = self._sequences[sequence] = TargetSequence(options, ids, self._dice(), grammar=grammar, prompt=prompt)
         if needs_processor(options.sampling, options.min_tokens):
@@ -178,8 +170,6 @@ class LocalTarget:
         rested = sum(text.caches.nbytes for text in self._resting.values())
         return self._batch.caches.nbytes + self.texts.nbytes + rested
 
-    # used for unloading weights and for pins
-
     def unload(self) -> None:
         """Drops the model and all caches. No sequence may be open; nothing can be computed before `load`."""
         self._clear()
@@ -189,8 +179,6 @@ class LocalTarget:
         """Takes the same model, loaded again."""
         self.model = model
         self._begin()
-
-    # used by calibration
 
     @property
     def lengths(self) -> list[int]:
@@ -214,26 +202,35 @@ class LocalTarget:
             logits = self.texts.take_in_together({entry.sequence: entry.tokens for entry in entries})
         else:
             logits = self.texts.take_in(keys[0], entries[0].tokens, states[0].prompt)
+        features = [self._prompt_features(entry) for entry in entries]
         if not entries[0].wanted:
-            return lambda: self._taken_in(keys)
+            return lambda: self._taken_in(keys, features)
         for state in states:
             state.follow()  # an answer that had already begun
         sampling = Sampling([state.options.sampling for state in states])
-        choice = StepChoice(states, sampling, self._starts(entries), self._masks, logits)
+        choice = StepChoice(states, sampling, self._starts(entries), self._masks, logits, features)
         tokens = choice.tokens()
-        return lambda: self._taken_in(keys, tokens, choice)
+        return lambda: self._taken_in(keys, features, tokens, choice)
+
+    def _prompt_features(self, entry: PlanEntry) -> Features | None:
+        states = self.texts.take_states(entry.sequence)
+        return None if states is None else Features(entry.position, len(entry.tokens), states)
 
     def _taken_in(
-        self, keys: list[int], tokens: mx.array | None = None, choice: StepChoice | None = None
+        self,
+        keys: list[int],
+        features: Sequence[Features | None],
+        tokens: mx.array | None = None,
+        choice: StepChoice | None = None,
     ) -> list[EntryResult]:
         open_keys = [key for key in keys if key in self._sequences]
         if not open_keys:
             return []
         if tokens is None or choice is None:
-            self.texts.settle(open_keys[0])
+            self.texts.settle(open_keys[0], *(part.states for part in features if part is not None))
             self.texts.keep_piece(open_keys[0], self._sequences[open_keys[0]].ids)
-            return [EntryResult(open_keys[0], [], None)]
-        self.texts.settle(open_keys[0], tokens)
+            return [EntryResult(open_keys[0], [], None, features=features[0])]
+        self.texts.settle(open_keys[0], tokens, *(part.states for part in features if part is not None))
         done, prompt = self._grown(keys, tokens, choice), self._sequences[open_keys[0]].prompt
         if prompt is not None:  # it had its own forward
             done = [
@@ -251,7 +248,7 @@ class LocalTarget:
             state = self._sequences.get(key)
             if state is not None:
                 state.ids.append(legal := choice.legal(row, token))
-                done.append(EntryResult(key, [], legal, 0, logprobs, choice.error(row)))
+                done.append(EntryResult(key, [], legal, 0, logprobs, choice.error(row), features=choice.features[row]))
         return done
 
     def _join(self, sequences: list[int]) -> None:
@@ -265,14 +262,13 @@ class LocalTarget:
         assert not self._plain, "sequences rest between forwards"
         for sequence in sequences:
             row = self._running.index(sequence)
-            self._resting[sequence] = _Resting(*self._batch.split(row))
+            self._resting[sequence] = self._batch.split(row)
             del self._running[row]
 
     def _resume(self, sequences: Sequence[int]) -> None:
         assert not self._plain, "sequences resume between forwards"
         for sequence in sequences:
-            caches, again = self._resting.pop(sequence)
-            self._batch.join(caches, again)
+            self._batch.join(self._resting.pop(sequence))
             self._running.append(sequence)
 
     # decoding
@@ -285,7 +281,8 @@ class LocalTarget:
         if tokens is None:
             tokens = mx.array([[state.ids[-1]] for state in states], dtype=mx.uint32)
         logits, starts = self._forward(tokens, [1] * len(states)), self._starts(entries)
-        choice = StepChoice(states, self._own_sampling(states), starts, self._masks, logits, unread=self._unread)
+        sampling, features = self._own_sampling(states), self._batch.features
+        choice = StepChoice(states, sampling, starts, self._masks, logits, features, unread=self._unread)
         chosen = choice.tokens()
         self._unread, self._plain = chosen, self._plain + 1
         order = self._running
@@ -323,9 +320,8 @@ class LocalTarget:
         depths, before = [entry.drafted for entry in entries], self.lengths
         last = mx.array([[state.ids[-1]] for state in states], dtype=mx.uint32)
         logits = self._forward(mx.concatenate([last, drafts], axis=1), [depth + 1 for depth in depths])
-        choice = StepChoice(
-            states, sampling, self._starts(entries), self._masks, logits, drafts=drafts, depths=depths
-        )  # fmt: skip
+        starts, features = self._starts(entries), self._batch.features
+        choice = StepChoice(states, sampling, starts, self._masks, logits, features, drafts=drafts, depths=depths)
         order, accepted = self._running, choice.acceptance(drafts, depths, q)
         return lambda: self._finish_verify(order, before, accepted(), choice)
 
@@ -337,14 +333,15 @@ class LocalTarget:
         for state, (tokens, following) in zip(states, accepted, strict=True):
             state.ids += [*tokens, following]
         self._roll_back(order, [length + 1 + len(tokens) for length, (tokens, _) in zip(before, accepted, strict=True)])
-        return [
-            EntryResult(
-                sequence, *outcome, len(again), logprobs[: len(outcome[0]) + 1], choice.error(row, len(outcome[0]))
-            )
-            for row, (sequence, outcome, again, logprobs) in enumerate(
-                zip(order, accepted, self._batch.replays, choice.read_logprobs(), strict=True)
-            )
-        ]
+        results = []
+        for row, (sequence, (tokens, following), again, logprobs, features) in enumerate(
+            zip(order, accepted, self._batch.replays, choice.read_logprobs(), choice.features, strict=True)
+        ):
+            width, error = len(tokens) + 1, choice.error(row, len(tokens))
+            own = features and features._replace(positions=width)
+            done = EntryResult(sequence, tokens, following, len(again), logprobs[:width], error, features=own)
+            results.append(done)
+        return results
 
     def _forward(self, tokens: mx.array, widths: list[int]) -> mx.array:
         if not is_exact(self.model):

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import mlx.core as mx
 
 from draftd.engine.cache.base import Caches, pad_rows
+from draftd.engine.step import Features
+
+
+class RestingRow(NamedTuple):
+    """A row that no step includes for now, in caches of its own, and its tokens to feed again."""
+
+    caches: Caches
+    replay: list[int]
 
 
 class ReplayingCaches:
@@ -18,6 +27,7 @@ class ReplayingCaches:
         self.caches = caches
         self.replays: list[list[int]] = []  # by row: tokens to feed again
         self.width = 0  # of the last forward
+        self.features: list[Features | None] = []  # by row: of the first token of the last forward that is no replay
 
     @property
     def lengths(self) -> list[int]:
@@ -40,14 +50,14 @@ class ReplayingCaches:
         self.caches.select(places)
         self.replays = [self.replays[i] for i in places]
 
-    def split(self, row: int) -> tuple[Caches, list[int]]:
-        """Moves a row to caches of its own. Returns these, and the row's tokens to feed again."""
-        return self.caches.split([row], rest=True), self.replays.pop(row)
+    def split(self, row: int) -> RestingRow:
+        """Moves a row to caches of its own."""
+        return RestingRow(self.caches.split([row], rest=True), self.replays.pop(row))
 
-    def join(self, caches: Caches, replay: list[int]) -> None:
+    def join(self, resting: RestingRow) -> None:
         """Appends a row that `split` has moved out."""
-        self.caches.join(caches)
-        self.replays = [*self.replays, replay]
+        self.caches.join(resting.caches)
+        self.replays = [*self.replays, resting.replay]
 
     def roll_back(self, lengths: list[int], texts: Sequence[Sequence[int]]) -> None:
         """Rolls each row back to `lengths[row]`. `texts`: the rows' tokens."""
@@ -57,6 +67,16 @@ class ReplayingCaches:
 
     def forward(self, tokens: mx.array, widths: list[int]) -> mx.array:
         """Returns the logits of `tokens`, rows × width; each row's first `widths` tokens are real."""
+        lengths, replays = self.lengths, self.replays
+        logits = self._forward(tokens, widths)
+        states = self.caches.states
+        self.features = [
+            None if states is None else Features(length, 1, states, row, len(replay))
+            for row, (length, replay) in enumerate(zip(lengths, replays, strict=True))
+        ]
+        return logits
+
+    def _forward(self, tokens: mx.array, widths: list[int]) -> mx.array:
         replays, width = self.replays, tokens.shape[1]
         self.width = width
         if not any(replays):

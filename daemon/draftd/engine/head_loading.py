@@ -1,0 +1,209 @@
+"""Loads the draft head of a checkpoint, and finds out which form it has by what the target accepts.
+
+Sources contradict each other about details that change no text, only how much is accepted. So all forms are tried on
+one text, and a head that predicts the target's tokens no better than chance in any form is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import mlx.core as mx
+
+from draftd.engine.cache.layouts import make_caches, ranks_of
+from draftd.engine.cache.model_layers import record_states
+from draftd.engine.drafters.sources import HeadSource, try_out
+from draftd.errors import ModelLoadError
+from draftd.model_info import HeadInfo
+from draftd.models.folder import ModelFiles, ModelFolder, parameters, read, weight_bytes
+from draftd.models.head_families import HeadFiles
+from draftd.models.head_weights import open_head
+from draftd.models.heads import find_head
+from draftd.models.mlx_lm import vocabulary_size
+from draftd.models.mtp import HeadForm, MTPHead, TargetParts
+
+_log = logging.getLogger(__name__)
+
+_TOKENS, _TOKENS_OF_LARGE, _LARGE = 256, 128, 1 << 17  # of the trial's text; of a large vocabulary; tokens of one
+_SURE = 4.0  # standard deviations above chance
+TRIAL_TEXT = """The river rises in the hills above the town, where three streams meet below an old stone bridge. In \
+spring, when the snow melts, the water is high and brown, and the farmers move their cattle to the upper fields. In the \
+summer it is so low that children cross it on the stones. The town has a market on Saturdays, and people come from all \
+the villages of the valley to buy bread, fruit, tools and cloth.
+
+def mean(values):
+    total = 0
+    for value in values:
+        total += value
+    return total / len(values)
+
+def largest(values):
+    best = values[0]
+    for value in values[1:]:
+        if value > best:
+            best = value
+    return best
+
+Question: What is the capital of France? Answer: The capital of France is Paris. It lies on the Seine, and it has been \
+the capital for many centuries. Question: What is two plus three? Answer: Two plus three is five.
+
+{"name": "get_weather", "arguments": {"city": "Paris", "unit": "celsius"}}
+{"name": "get_weather", "arguments": {"city": "Berlin", "unit": "celsius"}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHead:
+    """A draft head, or why there is none. `head`: in memory; `source`: where it can be loaded from again; `files`: those
+    that it was read from."""
+
+    info: HeadInfo
+    head: MTPHead | None = None
+    source: HeadSource | None = None
+    files: ModelFiles | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTrial:
+    """The best form in a trial: the share of `positions` at which the head's token was the target's, and the share that
+    the most frequent token alone would have had."""
+
+    form: HeadForm
+    accepted: float
+    chance: float
+    positions: int
+    forms: int
+
+    @property
+    def convincing(self) -> bool:
+        """Whether the head predicts the target's tokens better than chance."""
+        spread = math.sqrt(max(self.chance * (1 - self.chance), 1 / self.positions) / self.positions)
+        return self.accepted > self.chance + _SURE * spread
+
+
+def load_head_of(
+    folder: ModelFolder,
+    apart: ModelFolder | None,
+    target: Any,
+    config: Mapping[str, Any],
+    tokenizer: Any,
+    progress: Callable[[str], None],
+) -> LoadedHead | None:
+    """Loads the draft head that lies in the folder `apart`, or else in the target's own `folder`; None without one.
+    `target`: loaded, with its `config` and mlx-lm's `tokenizer`."""
+    source = folder if apart is None else apart
+    files = find_head(folder.files().folder, config) if apart is None else head_repository(apart.files().folder)
+    if files is None:
+        return None
+    progress(f"loading the draft head of {source.path}")
+    if ranks_of(target) is not None and not files.refusal:
+        files = replace(files, refusal="it needs the target's hidden states, which several ranks do not give yet")
+    return load_head(files, source, target, trial_tokens(tokenizer.encode(TRIAL_TEXT), vocabulary_size(target)))
+
+
+def load_head(
+    files: HeadFiles, folder: ModelFolder, target: Any, text: Sequence[int], form: HeadForm | None = None
+) -> LoadedHead:
+    """Loads a head over the loaded `target`. `folder`: where it lies. `text`: token ids of the trial's text. `form`:
+    take this one, without a trial. A head that cannot be used is no error: the reason is in the result."""
+    info = HeadInfo(files.kind, files.family, tuple(file.name for file in files.files), files.nbytes)
+    began = time.perf_counter()
+    try:
+        head = open_head(files, target)
+        for _ in read(parameters(head), folder.called):
+            pass
+        try_out(head, f"the draft head of {folder.called}")
+    except ModelLoadError as error:
+        _log.warning("%s: its draft head is not used: %s", folder.called, error.message)
+        return LoadedHead(replace(info, refusal=error.what))
+    info = replace(info, weight_bytes=weight_bytes(head))
+    if form is None:
+        trial = try_forms(head, target, text)
+        info = replace(info, accepted=trial.accepted, chance=trial.chance, positions=trial.positions)
+        if not trial.convincing:
+            why = f"in none of {trial.forms} forms it predicts the model's tokens better than chance"
+            figures = f"{trial.accepted:.0%} of {trial.positions} accepted, {trial.chance:.0%} by chance"
+            _log.warning("%s: its draft head is not used: %s (%s)", folder.called, why, figures)
+            return LoadedHead(replace(info, refusal=f"{why} ({figures})"))
+        form = trial.form
+        _log.info(
+            "%s: draft head (%s), %s: %.0f %% accepted in the trial of %d forms, which took %.1f s",
+            folder.called, files.family, form, 100 * trial.accepted, trial.forms, time.perf_counter() - began,
+        )  # fmt: skip
+    take_form(head, target, form)
+    return LoadedHead(replace(info, form=str(form)), head, _source(files, folder, form), head_files(folder, form))
+
+
+def _source(files: HeadFiles, folder: ModelFolder, form: HeadForm) -> HeadSource:
+    def open_again(target: Any) -> MTPHead:
+        head = open_head(files, target)
+        take_form(head, target, form)
+        return head
+
+    return HeadSource(f"the draft head of {folder.called}", open_again, partial(head_files, folder, form))
+
+
+def head_files(folder: ModelFolder, form: HeadForm) -> ModelFiles:
+    """Returns the present state of the files of a head of this form, which are its target's too."""
+    return replace(folder.files(), part=f"draft head, {form}")
+
+
+def take_form(head: MTPHead, target: Any, form: HeadForm) -> None:
+    """Gives the head this form, and makes the target record the hidden states that it needs."""
+    parts = TargetParts.of(target)
+    assert parts is not None, "the head was opened over this target"
+    head.take_form(form)
+    record_states(target, before=None if form.after_norm else parts.body.norm)
+
+
+def try_forms(head: MTPHead, target: Any, text: Sequence[int]) -> HeadTrial:
+    """Tries all forms that the head may have. It predicts each of the text's tokens from the second on; accepted is
+    what the target would choose there."""
+    first, results = head.form, list[HeadTrial]()
+    offsets = [first.added_to_norms, 1 - first.added_to_norms] if head.zero_centred else [first.added_to_norms]
+    for after_norm in (True, False):
+        take_form(head, target, replace(first, after_norm=after_norm))
+        states, choices = _run(target, text)
+        chance = Counter(choices[1:]).most_common(1)[0][1] / len(choices[1:])
+        for embedding_first, added in product((True, False), offsets):
+            form = HeadForm(embedding_first, added, after_norm)
+            head.take_form(form)
+            drafts = _draft(head, states, text)
+            agreed = sum(draft == choice for draft, choice in zip(drafts, choices[1:], strict=True))
+            results.append(HeadTrial(form, agreed / len(drafts), chance, len(drafts), 0))
+    best = max(results, key=lambda trial: trial.accepted)  # the first of equals
+    return replace(best, forms=len(results))
+
+
+def trial_tokens(text: Sequence[int], vocabulary: int) -> Sequence[int]:
+    """Returns the beginning of the trial's text that is used with a vocabulary of this size."""
+    return text[: _TOKENS if vocabulary < _LARGE else _TOKENS_OF_LARGE]
+
+
+def _run(target: Any, text: Sequence[int]) -> tuple[mx.array, list[int]]:
+    """Returns the target's last hidden states of a text, 1 × tokens × size, and its own choice after each token."""
+    caches = make_caches(target).fresh()
+    logits = caches.forward(mx.array([list(text)], dtype=mx.uint32), [len(text)])
+    choices, states = mx.argmax(logits[0], axis=-1), caches.states
+    assert states is not None, "the target records its states"
+    mx.eval(choices, states)
+    caches.clear()
+    return states, choices.tolist()
+
+
+def _draft(head: MTPHead, states: mx.array, text: Sequence[int]) -> list[int]:
+    """Returns the head's token for each of the text's from the third on, and for the one after its end."""
+    with head.fed.of(states[:, :-1]):
+        drafts = mx.argmax(head(mx.array([list(text[1:])], dtype=mx.uint32))[0], axis=-1)
+    if head.ids is not None:
+        drafts = head.ids[drafts]
+    mx.eval(drafts)
+    return list(drafts.tolist())

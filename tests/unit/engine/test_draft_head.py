@@ -1,0 +1,116 @@
+"""The drafter of a draft head: what it is fed, what it drafts, and that no text depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from draftd.core import DRAFT_HEAD, SamplingParams
+from draftd.engine.pair import LoadedModels
+from tests.rig import Collected, Rig, automatic, autoregressive, request, speculative
+from tests.rigged_head import RiggedHead, check_fed, with_random_head
+
+
+@pytest.fixture(scope="module")
+def models(nano_pair) -> LoadedModels:
+    from draftd.engine.pair import load_models
+
+    loaded = load_models(str(nano_pair.target), progress=lambda line: None)
+    return with_random_head(replace(loaded, head=None))
+
+
+def rig_with_head(models: LoadedModels, **options) -> tuple[Rig, RiggedHead]:
+    rig = Rig(models, head_drafter=RiggedHead, **options)
+    head = rig.scheduler.local.drafting.drafters[DRAFT_HEAD]
+    assert isinstance(head, RiggedHead)
+    return rig, head
+
+
+def prompts(*lengths: int) -> list[list[int]]:
+    return [[5 + (7 * i + 3 * length) % 900 for i in range(length)] for length in lengths]
+
+
+def plain_texts(models: LoadedModels, texts: Sequence[Sequence[int]], **more) -> list[list[int]]:
+    rig = Rig(models)
+    return [sink.tokens for sink in rig.run([request(text, autoregressive(), **more) for text in texts])]
+
+
+def counts(sinks: Sequence[Collected]) -> tuple[int, int]:
+    return (
+        sum(sink.done.stats.counts.drafted for sink in sinks),
+        sum(sink.done.stats.counts.accepted for sink in sinks),
+    )
+
+
+@pytest.mark.parametrize("chunk", [512, 24])
+def test_head_is_fed_every_hidden_state_once_in_batch_of_unlike_lengths(models: LoadedModels, chunk: int) -> None:
+    rig, head = rig_with_head(models, prefill_chunk=chunk)
+    texts = prompts(3, 70, 41)
+    sinks = rig.run([request(text, speculative(3, DRAFT_HEAD), max_tokens=24) for text in texts])
+    assert [sink.tokens for sink in sinks] == plain_texts(models, texts, max_tokens=24)
+    check_fed(models, head)
+    assert counts(sinks)[0] > 60
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_perfect_head_is_accepted_whole_at_every_depth(models: LoadedModels, depth: int) -> None:
+    texts = prompts(9, 33, 20)
+    expected = plain_texts(models, texts, max_tokens=40)
+    rig, head = rig_with_head(models, prefix_bytes=64 << 20)
+    head.right, head.answers = 1.0, {tuple(t): [*t, *a] for t, a in zip(texts, expected, strict=True)}
+    for _ in range(2):  # the second time from the prefix cache
+        sinks = rig.run([request(text, speculative(depth, DRAFT_HEAD), max_tokens=36) for text in texts])
+        drafted, accepted = counts(sinks)
+        assert drafted == accepted > 40
+        assert [sink.tokens for sink in sinks] == [answer[:36] for answer in expected]
+
+
+def test_head_that_errs_is_rolled_back_and_text_stays_same(models: LoadedModels) -> None:
+    texts = prompts(9, 33)
+    expected = plain_texts(models, texts, max_tokens=48)
+    rig, head = rig_with_head(models)
+    head.right, head.answers = 0.6, {tuple(t): [*t, *a] for t, a in zip(texts, expected, strict=True)}
+    sinks = rig.run([request(text, speculative(4, DRAFT_HEAD), max_tokens=40) for text in texts])
+    drafted, accepted = counts(sinks)
+    assert 0.2 < accepted / drafted < 0.8
+    assert [sink.tokens for sink in sinks] == [answer[:40] for answer in expected]
+    check_fed(models, head)
+
+
+def test_text_taken_up_from_prefix_cache_goes_on_with_kept_state(models: LoadedModels) -> None:
+    first = prompts(60)[0]
+    rig, head = rig_with_head(models, prefix_bytes=64 << 20)
+    (sink,) = rig.run([request(first, speculative(2, DRAFT_HEAD), max_tokens=20)])
+    turn = [*first, *sink.tokens, 11, 12, 13]
+    head.fed_features.clear()
+    head.drafts.clear()
+    (again,) = rig.run([request(turn, speculative(2, DRAFT_HEAD), max_tokens=20)])
+    assert again.done.stats.cached_tokens >= 60
+    assert again.done.stats.counts.drafted > 10
+    check_fed(models, head, whole=False)
+    assert again.tokens == plain_texts(models, [turn], max_tokens=20)[0]
+    rebuilt, witness = rig_with_head(models)
+    rebuilt.run([request(turn, speculative(2, DRAFT_HEAD), max_tokens=20)])
+    assert head.drafts == witness.drafts, "its drafts are those of a head that saw the whole text"
+
+
+def test_seeded_and_sampled_texts_do_not_depend_on_head(models: LoadedModels) -> None:
+    texts = prompts(9, 33)
+    seeded = SamplingParams(temperature=0.8, seed=3)
+    plain = plain_texts(models, texts, max_tokens=24, sampling=seeded)
+    rig, _ = rig_with_head(models)
+    sinks = rig.run([request(t, speculative(3, DRAFT_HEAD), max_tokens=24, sampling=seeded) for t in texts])
+    assert [sink.tokens for sink in sinks] == plain
+    unseeded = SamplingParams(temperature=0.8)
+    sinks = rig.run([request(t, speculative(3, DRAFT_HEAD), max_tokens=24, sampling=unseeded) for t in texts])
+    assert all(len(sink.tokens) == 24 for sink in sinks)
+
+
+def test_parked_text_keeps_head_primed_and_bounded(models: LoadedModels) -> None:
+    rig, head = rig_with_head(models)
+    (sink,) = rig.run([request(prompts(9)[0], automatic(3, DRAFT_HEAD), max_tokens=150)])
+    assert len(sink.tokens) == 150
+    check_fed(models, head)
+    assert not head._waiting, "all is forgotten at the end"
