@@ -13,10 +13,10 @@ import math
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from draftd.errors import ModelLoadError
-from draftd.models.shards import INDEX, WEIGHTS, indexed_files
+from draftd.models.shards import INDEX, WEIGHTS, head_files, indexed_files
 
 FETCH = "fetch the model again"
 CONVERT = "fetch the model again, or make it anew with `mlx_lm.convert`"
@@ -43,6 +43,8 @@ def check_folder(folder: Path, files: Sequence[tuple[Path, str]]) -> None:
 
     Raises ModelLoadError for the first fault, with the file, the fault and the remedy; OSError for an unreadable file.
     Imports mlx-lm, so the BLAS must be loaded before."""
+    heads = set(head_files(folder))  # a faulty head is refused alone, by `draftd.models.heads`
+    files = [(file, kind) for file, kind in files if file not in heads]
     for file, kind in files:
         check_no_pointer(file)
         # mlx-lm ignores a broken one: texts would then not end where they should.
@@ -126,9 +128,21 @@ def _check_arrays(weights: Sequence[Path]) -> None:
         files |= dict.fromkeys(names, file.name)
 
 
+class WeightHeader(NamedTuple):
+    """The header of a safetensors file. `arrays`: by name, with their `dtype`, `shape` and `data_offsets`."""
+
+    arrays: Mapping[str, Mapping[str, Any]]
+    metadata: Mapping[str, str]
+
+
 def check_weights(file: Path) -> set[str]:
-    """Checks header and sizes, and returns the names of the arrays. The header's length is in the first eight bytes,
-    and offsets of arrays count from its end: https://github.com/huggingface/safetensors#format."""
+    """Checks header and sizes, and returns the names of the arrays."""
+    return set(read_header(file).arrays)
+
+
+def read_header(file: Path) -> WeightHeader:
+    """Checks header and sizes, and returns the header. Its length is in the first eight bytes, and offsets of arrays
+    count from its end: https://github.com/huggingface/safetensors#format. Raises ModelLoadError, or OSError."""
 
     def refuse(what: str) -> NoReturn:
         raise ModelLoadError(f"{file.name} {what}", FETCH) from None
@@ -142,7 +156,7 @@ def check_weights(file: Path) -> set[str]:
             refuse(f"is cut off after {size:,} bytes, within its header")
         try:
             header = json.loads(source.read(length))
-            header.pop("__metadata__", None)
+            metadata = header.pop("__metadata__", None)
             sizes = {name: _sizes(entry) for name, entry in header.items()}
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError):
             refuse("is no safetensors file: its header cannot be read")
@@ -156,7 +170,7 @@ def check_weights(file: Path) -> set[str]:
         if needs is not None and has != needs:
             entry = header[name]
             refuse(f"is damaged: {name}, {entry['dtype']} of shape {entry['shape']}, has {has:,} of {needs:,} bytes")
-    return set(header)
+    return WeightHeader(header, metadata if isinstance(metadata, dict) else {})
 
 
 def _sizes(entry: Mapping[str, Any]) -> tuple[int, int, int | None]:

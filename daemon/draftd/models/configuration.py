@@ -270,17 +270,21 @@ def _in_table(part: Mapping[str, Any], layers: str, change: Any) -> dict[str, An
     return dict(parameters) if layers == SLIDING else dict(change(parameters))
 
 
-def computation(config: dict[str, Any]) -> Computation:
-    """Returns the constants of the model without weights, whose random values are never computed."""
-    import mlx.core as mx
-    from mlx import nn
-
+def bare_model(config: dict[str, Any]) -> Any:
+    """Returns mlx-lm's model without weights: its random values are never computed."""
     from draftd.models.mlx_lm import model_classes
 
     with contextlib.redirect_stdout(io.StringIO()):
         model_class, arguments = model_classes(config)
-        model = model_class(arguments.from_dict(config))
-    result = Computation()
+        return model_class(arguments.from_dict(config))
+
+
+def computation(config: dict[str, Any]) -> Computation:
+    """Returns the constants of the model without weights."""
+    import mlx.core as mx
+    from mlx import nn
+
+    model, result = bare_model(config), Computation()
     copies = {*THETA, *LOCAL_THETA, *PARTIAL}
     for path, module in model.named_modules():
         kind = type(module).__name__.lower()

@@ -130,7 +130,7 @@ class _Download:
         hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         for _ in range(_ATTEMPTS):
             info = _retry(self._list_files)
-            if there.folder is not None and there.whole and there.folder.name == info.sha:
+            if there.folder is not None and there.whole and not there.headless and there.folder.name == info.sha:
                 return there.folder
             sizes = {one.rfilename: one.size or 0 for one in info.siblings or []}
             check_files(sizes, self._adapter)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from draftd.errors import NotNow, NotServing
 from draftd.files import remove_leftovers, replace_file
 from draftd.models.folder import Stamp, model_files
+from draftd.models.shards import HEAD_FOLDER
 
 _PIECE_BYTES = 1 << 20  # hashed at a time, without Python's lock, so other threads run meanwhile
 _ATTEMPTS = 3  # to read a file that changes meanwhile
@@ -84,7 +85,8 @@ class Fingerprints:
         """Returns a model's fingerprint. Raises NotNow, naming the file, if one is unreadable or being written;
         NotServing once closed."""
         try:
-            kinds, own, hashed = dict(model_files(folder, adapter)), (folder, adapter), self.hashed_bytes
+            kinds, hashed = dict(model_files(folder, adapter)), self.hashed_bytes
+            own = (folder, folder / HEAD_FOLDER, adapter)
             digests = self._read_digests() | self._digests
             self._digests = {file: each for file, each in digests.items() if file.parent not in own or file in kinds}
             files = [self._file(file, kind) for file, kind in kinds.items()]

@@ -19,7 +19,7 @@ from draftd.errors import ModelLoadError, in_one_line
 from draftd.models.check import CONVERT, FETCH, check_folder
 from draftd.models.download import download
 from draftd.models.hub import is_hub_id, no_model_name
-from draftd.models.shards import INDEX, WEIGHTS, only, surplus
+from draftd.models.shards import INDEX, WEIGHTS, head_files, only, surplus
 
 # Files that mlx-lm reads. A file has the first kind whose pattern it matches.
 _KINDS = (
@@ -77,10 +77,12 @@ class PairFiles:
 
 def model_files(folder: Path, adapter: Path | None = None) -> list[tuple[Path, str]]:
     """Returns the files that a model is read from, by name, each with its kind: weights, config, chat_template,
-    tokenizer; then its adapter's."""
-    files = _files(folder, _KINDS)
+    tokenizer; then those that hold its draft head, also weights; then its adapter's."""
+    files, heads = _files(folder, _KINDS), head_files(folder)
     left_out = surplus(folder, (file.name for file, kind in files if kind == "weights"))
+    left_out |= {head.name for head in heads if head.parent == folder}
     files = [(file, kind) for file, kind in files if kind != "weights" or file.name not in left_out]
+    files += [(head, "weights") for head in heads]
     return files if adapter is None else files + _files(adapter, _ADAPTER)
 
 
@@ -188,17 +190,20 @@ class ModelFolder:
         from draftd.models.adapter import apply_adapter
         from draftd.models.configuration import normalise
         from draftd.models.layout import lay_out
-        from draftd.models.mlx_lm import load_config, load_model
+        from draftd.models.mlx_lm import load_config, load_target
 
         self.check()
         config = dict[str, Any]()
-        files = [file for file, kind in model_files(self._folder) if kind in ("weights", "config")]
+        heads = head_files(self._folder)
+        files = [
+            file for file, kind in model_files(self._folder) if kind in ("weights", "config") and file not in heads
+        ]
 
         def open_model() -> Any:
             nonlocal config
             with self.naming_errors("mlx-lm cannot load it", CONVERT), only(self._folder, files) as folder:
                 own = normalise(load_config(folder))
-                model, config = load_model(folder, lazy=True, model_config=own)
+                model, config = load_target(folder, own)
                 if what := _whole_numbers(model):
                     raise ModelLoadError(f"{what}, but its layer needs floating-point numbers", CONVERT)
             if self._adapter is not None:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from draftd.errors import ModelLoadError, in_one_line
-from draftd.models.shards import WEIGHTS, indexed_files, surplus
+from draftd.models.shards import WEIGHTS, head_names, indexed_files, surplus
 
 _ADAPTER = ("adapter_config.json", "adapters.safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_TEMPLATES = "additional_chat_templates/"  # the only subfolder of a model that is read
+_TEMPLATES = "additional_chat_templates/"  # the only subfolder that is read, besides a draft head's
 REVISION = "main"
 ANSWER_SECONDS = 10.0  # seconds for the hub to start an answer, and between two pieces of it
 
@@ -56,12 +56,13 @@ def _other_revision(repo: str, revision: str) -> str:
 @dataclass(frozen=True, slots=True)
 class CachedModel:
     """A model's files in the cache, as far as known without the hub. `folder`: None if there is none. `total`: bytes of
-    the whole model; 0 if unknown."""
+    the whole model; 0 if unknown. `headless`: its draft head is missing, without which it is whole."""
 
     folder: Path | None = None
     whole: bool = False
     bytes: int = 0
     total: int = 0
+    headless: bool = False
 
     @property
     def missing(self) -> int:
@@ -93,7 +94,8 @@ def find_cached(repo: str, *, adapter: bool = False) -> CachedModel:
     partial = sum(file.stat().st_size for file in blobs) if missing else 0
     total = sum(files.values())
     done = min(total, partial + sum(files[name] for name in files.keys() - missing))
-    return CachedModel(folder, not missing and bool(weights), done, total)
+    whole = bool(weights) and missing <= set(head_names(folder, files))
+    return CachedModel(folder, whole, done, total, whole and bool(missing))
 
 
 def cached_folder(repo: str) -> Path | None:
@@ -127,6 +129,7 @@ def needed_files(names: Collection[str], adapter: bool, folder: Path | None = No
     patterns = [pattern for pattern in DEFAULT_ALLOW_PATTERNS if pattern != "*.py"]
     needed = [name for name in names if "/" not in name.removeprefix(_TEMPLATES)]
     needed = [name for name in needed if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    needed += [name for name in head_names(folder, names) if name not in needed]
     if folder is None:
         return needed
     unread = surplus(folder, (name for name in needed if fnmatchcase(name, WEIGHTS)))

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
+from draftd.models.shards import HEAD_ARRAY
 from draftd.models.tokenizer_file import BYTE_TOKEN, token_names
 
 _real = resource.setrlimit
@@ -31,10 +32,28 @@ try:
     )
     from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, SPMStreamingDetokenizer
     from mlx_lm.tokenizer_utils import _byte_decoder as byte_characters  # for byte-level BPE: character to byte
-    from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, load_adapters, load_config, load_model
+    from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, infer_quant_config, load_adapters, load_config, load_model
     from mlx_lm.utils import _get_classes as model_classes  # it uses two tables of other names
 finally:
     resource.setrlimit = _real
+
+
+def load_target(folder: Path, config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Returns a folder's model, without its weights read yet, and its configuration. The arrays of a draft head are
+    left out before mlx-lm's `sanitize`, which for some architectures keeps them, or reads the others differently."""
+
+    def classes(config: dict[str, Any]) -> tuple[Any, Any]:
+        kind, arguments = model_classes(config)
+
+        def sanitize(model: Any, weights: dict[str, Any]) -> dict[str, Any]:
+            model.__class__ = kind
+            own = {name: array for name, array in weights.items() if not HEAD_ARRAY.match(name)}
+            return model.sanitize(own) if hasattr(model, "sanitize") else own
+
+        return type(kind.__name__, (kind,), {"sanitize": sanitize}), arguments
+
+    loaded: tuple[Any, dict[str, Any]] = load_model(folder, lazy=True, model_config=config, get_model_classes=classes)
+    return loaded
 
 
 def vocabulary_size(model: Any) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -148,16 +148,22 @@ class MTPHead(nn.Module):  # type: ignore[misc]
     Its second cache keeps the hidden states themselves, in two halves: a text that is taken up again from kept caches
     goes on from the last of them."""
 
-    def __init__(self, parts: TargetParts, ids: mx.array | None = None) -> None:
-        """`ids`: the target's token id of each logit, if the head has a vocabulary of its own; else None."""
+    def __init__(self, parts: TargetParts, ids: mx.array | None = None, own: Collection[str] = ()) -> None:
+        """`ids`: the target's token id of each logit, if the head has a vocabulary of its own; else None. `own`: which
+        of `embed_tokens` and `lm_head` the head has itself, so that they are not the target's."""
         super().__init__()
-        size, epsilon = parts.size, parts.epsilon
+        size, epsilon, vocabulary = parts.size, parts.epsilon, parts.body.embed_tokens.weight.shape[0]
         self.pre_fc_norm_embedding = nn.RMSNorm(size, eps=epsilon)
         self.pre_fc_norm_hidden = nn.RMSNorm(size, eps=epsilon)
         self.fc = nn.Linear(2 * size, size, bias=False)
         self.layers = [parts.new_layer()]
         self.norm = nn.RMSNorm(size, eps=epsilon)
-        self.lm_head = TargetLinear(parts.lm_head) if ids is None else chosen_rows(parts.lm_head, ids)
+        if "lm_head" in own:
+            self.lm_head = nn.Linear(size, vocabulary if ids is None else ids.size, bias=False)
+        else:
+            self.lm_head = TargetLinear(parts.lm_head) if ids is None else chosen_rows(parts.lm_head, ids)
+        if "embed_tokens" in own:
+            self.embed_tokens = nn.Embedding(vocabulary, size)
         self.form, self.fed = HeadForm(), FedStates()
         self._embedding = parts.body.embed_tokens.__call__
         self._ids = ids
@@ -171,7 +177,7 @@ class MTPHead(nn.Module):  # type: ignore[misc]
         return [*(KVCache() for _ in self.layers), KVCache()]
 
     def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
-        embedded = self._embedding(tokens)
+        embedded = self.embed_tokens(tokens) if "embed_tokens" in self else self._embedding(tokens)
         states = self.fed.take(tokens.shape[1])
         states = embedded if states is None else states.astype(embedded.dtype)
         if cache is not None:

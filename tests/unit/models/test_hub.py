@@ -204,6 +204,25 @@ def test_hub_download_skips_files_that_are_never_read(fake: Hub) -> None:
     assert hub.find_cached(NAME).whole
 
 
+def test_hub_download_includes_head_files_and_serves_a_cached_model_without_them(fake: Hub) -> None:
+    folder = folder_of()
+    config = json.dumps({"mtp_file": "extra.safetensors"}).encode()
+    heads = {
+        name: WEIGHTS + name.encode() for name in ("mtp.safetensors", "mtp/weights.safetensors", "extra.safetensors")
+    }
+    others = {"other/weights.safetensors": WEIGHTS + b"1", "other.safetensors": WEIGHTS + b"2"}
+    fake.models[NAME] = FILES | {"config.json": config} | heads | others
+    folder = folder_of()
+    assert heads.keys() | FILES.keys() == {
+        str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()
+    }
+    (folder / "mtp.safetensors").unlink()
+    cached = hub.find_cached(NAME)
+    assert (cached.whole, cached.headless) == (True, True)
+    assert folder_of(offline=True) == folder
+    assert (folder_of() / "mtp.safetensors").read_bytes() == heads["mtp.safetensors"]
+
+
 def test_interrupted_hub_connection_resumes_download_within_one_run(fake: Hub) -> None:
     fake.faults = [
         Fault(LARGE, cut_after=100_000),

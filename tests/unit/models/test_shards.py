@@ -67,6 +67,7 @@ def test_weight_files_outside_index_are_named_in_log_and_by_doctor(
         ({"a": OWN[0]}, ["model.safetensors", "model-2.safetensors"], set()),  # which were converted from others
         ({"a": "consolidated.safetensors"}, ["model.safetensors"], set()),
         ({"a": OWN[0]}, [OWN[0], "model-MTP.safetensors", "model_nextn.safetensors"], set()),  # heads
+        ({"a": OWN[0], "mtp.fc.weight": OWN[1]}, [*OWN, "model.safetensors"], {"model.safetensors"}),
         ([], [*OWN], set()),
     ],
 )
