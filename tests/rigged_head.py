@@ -12,8 +12,8 @@ import mlx.core as mx
 from draftd.engine.cache.model_layers import record_states
 from draftd.engine.drafters.base import DraftSequence
 from draftd.engine.drafters.draft_head import DraftHead
+from draftd.engine.features import Features
 from draftd.engine.pair import LoadedModels
-from draftd.engine.step import Features
 from draftd.models.mtp import MTPHead, TargetParts
 
 TOLERANCE = 1e-5  # of a hidden state's numbers, relative to the largest

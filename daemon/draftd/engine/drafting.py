@@ -9,10 +9,11 @@ from dataclasses import replace
 from draftd.core import GRAMMAR, PEER, DrafterName
 from draftd.engine.drafters.base import Draft, Drafter, DraftSequence, Text, TextDrafter, merge
 from draftd.engine.drafters.forced_tokens import ForcedTokens
+from draftd.engine.features import Features
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sampling.transforms import Sampling
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import Features, SequenceDraft
+from draftd.engine.step import SequenceDraft
 from draftd.engine.targets.base import Target
 
 _log = logging.getLogger(__name__)
@@ -93,14 +94,14 @@ class DraftDispatch:
         forgets the sequence."""
         if features is None or sequence.ended:
             return
-        for drafter in self.fed(sequence):
+        for drafter in self.heads_of(sequence):
             try:
                 drafter.feed(sequence, features)
             except Exception as error:
                 _log.warning("a drafter failed with a text's hidden states: %s", error)
                 drafter.leave(sequence)
 
-    def fed(self, sequence: DecodeSequence) -> list[Drafter]:
+    def heads_of(self, sequence: DecodeSequence) -> list[Drafter]:
         """Returns the drafters that the sequence may use and that draft from the target's hidden states."""
         drafters = (self.drafters.get(kind) for kind in sequence.drafters)
         return [drafter for drafter in drafters if drafter is not None and drafter.fed]
@@ -108,19 +109,19 @@ class DraftDispatch:
     def begin(self, sequence: DecodeSequence, cached: int) -> None:
         """Tells the drafters that draft from hidden states that the target has begun a sequence, with `cached` tokens
         from its prefix cache."""
-        for drafter in self.fed(sequence):
+        for drafter in self.heads_of(sequence):
             drafter.begin(sequence, cached)
 
     def reusable_prefix(self, sequence: DecodeSequence, target: Target) -> int | None:
         """Returns how many tokens the sequence is to take from the target's prefix cache: as many as its drafters need
         no hidden states of. None: all, also if that would cost too many tokens."""
-        drafters, tokens = self.fed(sequence) if sequence.shares else [], sequence.tokens
-        known = target.cached_prefix(tokens[:-1]) if drafters else None
-        if known is None:
+        drafters, tokens = self.heads_of(sequence) if sequence.shares else [], sequence.tokens
+        cached = target.cached_prefix(tokens[:-1]) if drafters else None
+        if cached is None:
             return None
-        bound = min(drafter.known_prefix(tokens[:known]) for drafter in drafters)
-        reusable = known if bound == known else target.cached_prefix(tokens[:bound]) or 0
-        return reusable if known - reusable <= _COMPUTED_AGAIN else None
+        bound = min(drafter.known_prefix(tokens[:cached]) for drafter in drafters)
+        reusable = cached if bound == cached else target.cached_prefix(tokens[:bound]) or 0
+        return reusable if cached - reusable <= _COMPUTED_AGAIN else None
 
     def forget(self, sequences: Sequence[DecodeSequence]) -> None:
         """Drops sequences from their local drafter if their peers propose tokens and the drafter lags over 64 tokens

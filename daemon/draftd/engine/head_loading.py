@@ -20,13 +20,13 @@ import mlx.core as mx
 
 from draftd.engine.cache.layouts import make_caches, ranks_of
 from draftd.engine.cache.model_layers import record_states
-from draftd.engine.drafters.sources import HeadSource, try_out
+from draftd.engine.drafters.sources import HeadSource, LoadedHead, try_out
 from draftd.errors import ModelLoadError
 from draftd.model_info import HeadInfo
 from draftd.models.folder import ModelFiles, ModelFolder, parameters, read, weight_bytes
 from draftd.models.head_families import HeadFiles
 from draftd.models.head_weights import open_head
-from draftd.models.heads import find_head
+from draftd.models.heads import find_head, head_repository
 from draftd.models.mlx_lm import vocabulary_size
 from draftd.models.mtp import HeadForm, MTPHead, TargetParts
 
@@ -35,9 +35,9 @@ _log = logging.getLogger(__name__)
 _TOKENS, _TOKENS_OF_LARGE, _LARGE = 256, 128, 1 << 17  # of the trial's text; of a large vocabulary; tokens of one
 _SURE = 4.0  # standard deviations above chance
 TRIAL_TEXT = """The river rises in the hills above the town, where three streams meet below an old stone bridge. In \
-spring, when the snow melts, the water is high and brown, and the farmers move their cattle to the upper fields. In the \
-summer it is so low that children cross it on the stones. The town has a market on Saturdays, and people come from all \
-the villages of the valley to buy bread, fruit, tools and cloth.
+spring, when the snow melts, the water is high and brown, and the farmers move their cattle to the upper fields. In \
+the summer it is so low that children cross it on the stones. The town has a market on Saturdays, and people come from \
+all the villages of the valley to buy bread, fruit, tools and cloth.
 
 def mean(values):
     total = 0
@@ -58,17 +58,6 @@ the capital for many centuries. Question: What is two plus three? Answer: Two pl
 {"name": "get_weather", "arguments": {"city": "Paris", "unit": "celsius"}}
 {"name": "get_weather", "arguments": {"city": "Berlin", "unit": "celsius"}}
 """
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedHead:
-    """A draft head, or why there is none. `head`: in memory; `source`: where it can be loaded from again; `files`: those
-    that it was read from."""
-
-    info: HeadInfo
-    head: MTPHead | None = None
-    source: HeadSource | None = None
-    files: ModelFiles | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +85,13 @@ def load_head_of(
     config: Mapping[str, Any],
     tokenizer: Any,
     progress: Callable[[str], None],
-) -> LoadedHead | None:
-    """Loads the draft head that lies in the folder `apart`, or else in the target's own `folder`; None without one.
+) -> LoadedHead:
+    """Loads the draft head that lies in the folder `apart`, or else in the target's own `folder`, if there is one.
     `target`: loaded, with its `config` and mlx-lm's `tokenizer`."""
     source = folder if apart is None else apart
     files = find_head(folder.files().folder, config) if apart is None else head_repository(apart.files().folder)
     if files is None:
-        return None
+        return LoadedHead()
     progress(f"loading the draft head of {source.path}")
     if ranks_of(target) is not None and not files.refusal:
         files = replace(files, refusal="it needs the target's hidden states, which several ranks do not give yet")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from draftd.core import DRAFT_HEAD, DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.engine.drafters.registry import DrafterNeeds, DrafterRegistry, built_in_drafters
-from draftd.engine.drafters.sources import DraftSource, HeadSource, Unfit, in_folder, try_out
+from draftd.engine.drafters.sources import NO_HEAD, DraftSource, HeadSource, LoadedHead, Unfit, in_folder, try_out
 from draftd.model_info import ModelInfo
 from draftd.models.advice import warnings, without_draft
 from draftd.models.blas import compute_backend, load_blas
@@ -27,7 +27,6 @@ from draftd.models.heads import head_repository
 from draftd.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from draftd.engine.head_loading import LoadedHead
     from draftd.engine.ranks.caches import RankedModel
     from draftd.engine.ranks.channel import RecordSender
     from draftd.engine.ranks.group import RankGroup
@@ -91,16 +90,10 @@ def load_models(
     A light draft is checked and not loaded yet. On Linux, floating-point weights are cast to fp32, the only type that
     goes through BLAS. `group`: the ranks that share the target; `sender` sends them their work from rank 0."""
     load_blas()
-    from draftd.engine.head_loading import load_head_of
-
-    paths = {DRAFT_MODEL: draft, LIGHT_DRAFT_MODEL: light_draft}
-    folder, draft_folders, head_folder = _check_folders(model, paths, adapter, progress)
-    progress(f"loading {model}{f' with the adapter {adapter}' if adapter else ''}")
+    folder, draft_folders, head_folder = _check_folders(model, draft, light_draft, adapter, progress)
     target = _load_target(folder, group, sender, progress)
     drafts = _load_drafts(draft_folders, target.tokenizer, progress)
-    head = load_head_of(folder, head_folder, target.model, target.config, target.tokenizer, progress)
-    if head is not None:
-        drafts.note(DRAFT_HEAD, head.info.refusal, head.files)
+    drafts.add_head(folder, head_folder, target, progress)
     progress("checking what the pair can do")
     models = assemble(
         target.model,
@@ -120,21 +113,21 @@ def load_models(
         architecture=target.config["model_type"],
         left_out=target.left_out,
         ranks=target.ranks,
-        head=head,
+        head=drafts.head,
     )
     target.warn(folder.called, models)
     return models
 
 
 def _check_folders(
-    model: str, drafts: Mapping[DrafterName, str | None], adapter: Path | None, progress: Callable[[str], None]
+    model: str, draft: str | None, light_draft: str | None, adapter: Path | None, progress: Callable[[str], None]
 ) -> tuple[ModelFolder, dict[DrafterName, ModelFolder], ModelFolder | None]:
     """Returns the folders of the target, of the drafts, and of a draft head that was given as the draft model. All are
     checked before the first is read, which may take minutes."""
     progress(f"looking at {model}")
     draft_folders = {  # first: a wrong name is found before the target is downloaded
         name: ModelFolder(path, name.replace("_", " "), progress=progress)
-        for name, path in drafts.items()
+        for name, path in ((DRAFT_MODEL, draft), (LIGHT_DRAFT_MODEL, light_draft))
         if path is not None
     }
     head_folder = None
@@ -145,6 +138,7 @@ def _check_folders(
         checked.check()
         if warning := checked.surplus:
             _log.warning("%s: %s", checked.called, warning)
+    progress(f"loading {model}{f' with the adapter {adapter}' if adapter else ''}")
     return folder, draft_folders, head_folder
 
 
@@ -205,20 +199,27 @@ def _load_target(
 
 @dataclass(slots=True)
 class _Drafts:
-    """The configured drafts. `model`: the draft model, loaded. `refused`: those that do not fit, and why."""
+    """The configured drafts. `model`: the draft model, loaded; `head`: the draft head, if the target or a draft has
+    one. `refused`: those that do not fit, and why."""
 
     labels: dict[DrafterName, str]
     model: Any | None = None
+    head: LoadedHead = NO_HEAD
     sources: dict[DrafterName, DraftSource] = field(default_factory=dict)
     files: dict[DrafterName, ModelFiles] = field(default_factory=dict)
     refused: dict[DrafterName, str] = field(default_factory=dict)
 
-    def note(self, name: DrafterName, refusal: str, files: ModelFiles | None) -> None:
-        """Notes a drafter that was loaded otherwise, or why it was not."""
-        if refusal:
-            self.refused[name] = refusal
-        if files is not None:
-            self.files[name] = files
+    def add_head(
+        self, folder: ModelFolder, apart: ModelFolder | None, target: _Target, progress: Callable[[str], None]
+    ) -> None:
+        """Loads the draft head in the folder `apart`, or else in the target's own `folder`, if there is one."""
+        from draftd.engine.head_loading import load_head_of
+
+        self.head = load_head_of(folder, apart, target.model, target.config, target.tokenizer, progress)
+        if self.head.info is not None and self.head.info.refusal:
+            self.refused[DRAFT_HEAD] = self.head.info.refusal
+        if self.head.files is not None:
+            self.files[DRAFT_HEAD] = self.head.files
 
 
 def _load_drafts(
@@ -282,7 +283,6 @@ def assemble(
     *,
     model: str,
     draft_model: str | None,
-    light_draft_model: str | None = None,
     context_length: int,
     backend: str,
     prompt_lookup: bool = True,
@@ -291,13 +291,12 @@ def assemble(
     files: PairFiles | None = None,
     registry: DrafterRegistry | None = None,
     target_source: DraftSource | None = None,
-    architecture: str = "",
-    left_out: str = "",
     ranks: RankedModel | None = None,
-    head: LoadedHead | None = None,
+    head: LoadedHead = NO_HEAD,
+    **declared: Any,
 ) -> LoadedModels:
     """Checks what models in memory can do together. `refused`: why drafts were refused. A draft without a source in
-    `sources` stays in memory; a light draft needs one."""
+    `sources` stays in memory; a light draft needs one. `declared`: other fields of ModelInfo."""
     registry, refused, sources = registry or built_in_drafters(), dict(refused or {}), dict(sources or {})
     if draft is None:
         refused.setdefault(DRAFT_MODEL, "no draft model is loaded")
@@ -312,19 +311,15 @@ def assemble(
         context_length=context_length,
         draft_weight_bytes=0 if draft is None else weight_bytes(draft),
         backend=backend,
-        light_draft_model=light_draft_model,
-        architecture=architecture,
-        left_out=left_out,
+        **declared,
     )
     grammars = tokenizer.grammars(info.vocab_size)
-    with_weights = {*sources, *([DRAFT_HEAD] if head is not None and head.head is not None else [])}
+    with_weights = sources if head.head is None else {*sources, DRAFT_HEAD}
     drafters = _usable_drafters(registry, with_weights, refused, grammars, prompt_lookup=prompt_lookup)
     info = replace(info, drafters=drafters, registered_drafters=registry.names, refused_drafters=refused)
-    files = files or PairFiles()
-    models = LoadedModels(target, draft, tokenizer, info, sources, files, registry, grammars, target_source, ranks)
-    if head is None:
-        return models
-    return replace(models, head=head.head, head_source=head.source, info=replace(info, head=head.info))
+    info, files = replace(info, head=head.info), files or PairFiles()
+    parts = target, draft, tokenizer, info, sources, files, registry, grammars, target_source, ranks
+    return LoadedModels(*parts, head.head, head.source)
 
 
 def _describe_target(target: Any, tokenizer: Tokenizer, ranks: RankedModel | None, **declared: Any) -> ModelInfo:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from draftd.engine.cache.base import KVSegment
@@ -24,11 +25,11 @@ from draftd.engine.cache.prefix_file import BadFile, PrefixHeader
 from draftd.engine.cache.prefix_store import PrefixCache, PrefixStore
 from draftd.engine.cache.trie import Tokens, pack_tokens
 from draftd.engine.drafters.base import Drafter, Text
+from draftd.engine.features import Features
 from draftd.engine.inbox import PinPrefix
 from draftd.engine.limits import EXACT_SLICE
 from draftd.engine.model_keys import ModelKey, ModelKeys
 from draftd.engine.sequence import DecodeSequence
-from draftd.engine.step import Features
 from draftd.errors import DraftdError, EngineFailure, NoRoom, NotNow, QueueFull, in_one_line
 from draftd.models.folder import ModelFiles
 
@@ -327,17 +328,17 @@ class PrefixJobs:
         """Computes a text's keys and values into memory, as a request that begins so would."""
         if model.texts.store.known_length(tokens) == len(tokens):
             return
-        if model.head is None:
+        if (head := model.head) is None:
             yield from self._take_in(model, tokens)
             return
         # The last token's pair is never read: each text that goes on from here has its own.
         text = Text([*tokens, tokens[0]], shares=True)
-        model.head.begin(text, 0)
+        head.begin(text, 0)
         try:
-            yield from self._take_in(self._models()[0], tokens, lambda features: model.head.feed(text, features))
+            yield from self._take_in(self._models()[0], tokens, partial(head.feed, text))
             text.ended = True
         finally:
-            model.head.leave(text)
+            head.leave(text)
 
     def _take_in(self, model: KeptTexts, tokens: Sequence[int], feed: Callable[[Features], None] | None = None) -> Work:
         """Computes a text, a chunk at a time. `feed` takes all of its hidden states."""

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from draftd.core import DrafterName, TokenLogprobs
+from draftd.engine.features import Features
 from draftd.engine.sequence import DecodeSequence
 
 if TYPE_CHECKING:  # the daemon is put together without MLX
-    import mlx.core as mx
-
     from draftd.engine.drafters.base import Draft
     from draftd.engine.sampling.transforms import Sampling
 
@@ -39,18 +38,6 @@ class StepPlan:
     entries: Sequence[PlanEntry]
     draft: Draft | None = None
     sampling: Sampling | None = None
-
-
-class Features(NamedTuple):
-    """The target's last hidden states at some positions of a text, from position `start` on: those of row `row` of
-    `states` (rows × width × size), from column `first` on. They are not cut out yet: an operation on them could have to
-    wait for the next forward."""
-
-    start: int
-    positions: int
-    states: mx.array
-    row: int = 0
-    first: int = 0
 
 
 class EntryResult(NamedTuple):

@@ -26,7 +26,6 @@ from draftd.models.mtp import FAMILIES, MTPHead, TargetParts, norms
 ANOTHER_HEAD = "give a draft head that was made for this model, or serve it without"
 _EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(\w+\.\w+)")
 _FUSED = re.compile(r"(.*)\.experts\.(gate_up_proj|down_proj)(?:\.(\w+))?")
-_ZERO_CENTRED = "qwen3"  # the beginning of the modules whose raw norms hold w of 1 + w
 _LEAST_MEAN = 0.6  # of all norms; published heads have 0.2 if it is w, and 1.2 if it is 1 + w
 
 Arrays = dict[str, mx.array]
@@ -42,7 +41,7 @@ def open_head(files: HeadFiles, target: Any) -> MTPHead:
     head = fit(_read_arrays(files), target)
     if mx.default_device() == mx.Device(mx.cpu):
         head.set_dtype(mx.float32)
-    if type(target).__module__.rpartition(".")[2].startswith(_ZERO_CENTRED):
+    if head.zero_centred:
         raw = _norms_are_raw(head) if files.raw is None else files.raw
         head.take_form(replace(head.form, added_to_norms=int(raw)))
     if mx.default_device() == mx.Device(mx.cpu):

@@ -67,6 +67,11 @@ class TargetParts(NamedTuple):
     def epsilon(self) -> float:
         return float(self.args.rms_norm_eps)
 
+    @property
+    def zero_centred(self) -> bool:
+        """Whether norms of the target's family are published as the w of 1 + w."""
+        return type(self.args).__module__.rpartition(".")[2].startswith("qwen3_")
+
     def new_layer(self) -> Any:
         """Returns a new layer of the target's kind with full attention, with random weights."""
         index, layer = next((i, layer) for i, layer in enumerate(self.body.layers) if "self_attn" in layer)
@@ -165,6 +170,7 @@ class MTPHead(nn.Module):  # type: ignore[misc]
         if "embed_tokens" in own:
             self.embed_tokens = nn.Embedding(vocabulary, size)
         self.form, self.fed = HeadForm(), FedStates()
+        self.zero_centred = parts.zero_centred
         self._embedding = parts.body.embed_tokens.__call__
         self._ids = ids
 

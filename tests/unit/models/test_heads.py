@@ -96,8 +96,8 @@ def draft_logits(head: MTPHead, hidden: Array, tokens: Array, steps: int = 3) ->
     cache, states, ids = head.make_cache(), mx.array(hidden)[None, :-1], mx.array(tokens)[None, 1:]
     rows = []
     for _ in range(steps):
-        head.fed.put(states)
-        rows.append(head(ids, cache)[0, -1])
+        with head.fed.of(states):
+            rows.append(head(ids, cache)[0, -1])
         states, ids = recorder.states[:, -1:], mx.argmax(rows[-1])[None, None]
     return np.array(mx.stack(rows))
 

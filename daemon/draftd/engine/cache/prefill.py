@@ -166,10 +166,10 @@ class Prefill:
         segmented."""
         text = self._texts[key]
         length = self._length(text)
-        held = text.caches.extract(text.row, length - 1, length)
-        assert isinstance(held, KVSegment)
+        segment = text.caches.extract(text.row, length - 1, length)
+        assert isinstance(segment, KVSegment)
         text.caches.rollback([length - 1])
-        return held
+        return segment
 
     def length(self, key: int) -> int:
         """Returns the tokens of the text that were taken in."""

@@ -19,8 +19,8 @@ from draftd.engine.cache.base import pad_rows
 from draftd.engine.sampling.transforms import Sampling, one_hot
 
 if TYPE_CHECKING:
+    from draftd.engine.features import Features
     from draftd.engine.sequence import DecodeSequence
-    from draftd.engine.step import Features
 
 
 @dataclass(frozen=True, slots=True)

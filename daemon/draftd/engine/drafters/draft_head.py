@@ -5,7 +5,7 @@ entries, and the pair with the last token is fed when it drafts. Further ahead i
 target's states; such entries are taken back after each step.
 
 It cannot compute a hidden state that it missed. States wait until it drafts, or until there are enough of them to be
-taken in together. Of a layer whose logits nobody reads, MLX computes only keys and values.
+taken in together. Of a layer whose logits are not read, MLX computes only keys and values.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from draftd.engine.cache.model_layers import record_states
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.drafters.base import Draft, DraftSequence, merge
 from draftd.engine.drafters.cached import CachedDrafter
+from draftd.engine.features import Features
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.step import Features
 from draftd.models.mtp import MTPHead
 
 _WAITING = 32  # hidden states of a text that may wait, before they are taken in
@@ -68,8 +68,9 @@ class DraftHead(CachedDrafter):
 
     def _ready(self, sequence: DraftSequence) -> bool:
         """Returns whether it has the states of all but the text's last token."""
-        known = id(sequence) in self._waiting and not sequence.guesses
-        return known and self._end(sequence) == len(sequence.tokens) - 1
+        if id(sequence) not in self._waiting or sequence.guesses:
+            return False
+        return self._end(sequence) == len(sequence.tokens) - 1
 
     def _length(self, sequence: DraftSequence) -> int:
         """Returns the entries of a known text that come from the target's own states."""
@@ -127,7 +128,7 @@ class DraftHead(CachedDrafter):
         token, rows × 1 × vocabulary."""
         widths = [len(piece) for piece in pieces]
         rows = [self._pop_states(id(one), width) for one, width in zip(self.sequences, widths, strict=True)]
-        with self._head.fed.of(_padded(rows, max(widths))):
+        with self._head.fed.of(_pad_states(rows, max(widths))):
             logits = self.caches.forward(pad_rows(pieces), widths, at=last(widths))
         for sequence, length in zip(self.sequences, self.caches.lengths, strict=True):
             self._lengths[id(sequence)] = length
@@ -230,7 +231,7 @@ def _beside(parts: Sequence[mx.array]) -> mx.array:
     return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=1)
 
 
-def _padded(rows: Sequence[Sequence[mx.array]], width: int) -> mx.array:
+def _pad_states(rows: Sequence[Sequence[mx.array]], width: int) -> mx.array:
     """Returns the states of all rows, given in parts, as rows × width × size, with zeros for what a row lacks."""
     like = next(row[0] for row in rows if row)
     lines = []

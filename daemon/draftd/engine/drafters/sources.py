@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftd.errors import ModelLoadError
+from draftd.model_info import HeadInfo
 from draftd.models.folder import ModelFiles, ModelFolder, check_scales
 
 OTHER_DRAFT = "use a draft of the same family, or --drafter prompt_lookup"
@@ -43,6 +44,20 @@ class HeadSource:
     def over(self, target: Callable[[], Any]) -> DraftSource:
         """Returns the source of the head over the target that is in memory when it is opened."""
         return DraftSource(self.name, lambda: self.open(target()), self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHead:
+    """A draft head, or why it does not draft; empty without one. `head`: in memory; `source`: where it can be loaded
+    from again; `files`: those that it was read from."""
+
+    info: HeadInfo | None = None
+    head: Any | None = None
+    source: HeadSource | None = None
+    files: ModelFiles | None = None
+
+
+NO_HEAD = LoadedHead()
 
 
 def in_folder(folder: ModelFolder, target_tokenizer: Any) -> DraftSource:

@@ -12,12 +12,12 @@ from functools import partial
 import mlx.core as mx
 
 from draftd.core import DecodeRequest, TokenLogprobs
+from draftd.engine.features import Features
 from draftd.engine.sampling.acceptance import Distributions, accept, draw
 from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
 from draftd.engine.sampling.logprobs import Logprobs, PromptLogprobs
 from draftd.engine.sampling.processors import Processor, has_penalties, process
 from draftd.engine.sampling.transforms import Sampling, greatest, one_hot, uniforms
-from draftd.engine.step import Features
 from draftd.engine.targets.base import SequenceOptions
 
 NOT_FINITE = "the model's logits are not finite (NaN, infinity, or no token left): its text cannot go on"

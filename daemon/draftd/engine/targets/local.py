@@ -20,11 +20,12 @@ from draftd.engine.cache.prefill import Prefill
 from draftd.engine.cache.prefix_store import PrefixCache
 from draftd.engine.cache.slices import slices_of
 from draftd.engine.drafters.base import Draft
+from draftd.engine.features import Features
 from draftd.engine.sampling.grammar import GrammarMasks, GrammarState
 from draftd.engine.sampling.logprobs import PromptLogprobs
 from draftd.engine.sampling.processors import Processor, needs_processor
 from draftd.engine.sampling.transforms import Sampling
-from draftd.engine.step import EntryResult, Features, PlanEntry, StepPlan, StepResult
+from draftd.engine.step import EntryResult, PlanEntry, StepPlan, StepResult
 from draftd.engine.targets.base import SequenceOptions
 from draftd.engine.targets.choice import NOT_FINITE, StepChoice, TargetSequence
 from draftd.engine.targets.replay import ReplayingCaches, RestingRow

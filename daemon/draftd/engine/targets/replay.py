@@ -8,7 +8,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from draftd.engine.cache.base import Caches, pad_rows
-from draftd.engine.step import Features
+from draftd.engine.features import Features
 
 
 class RestingRow(NamedTuple):
