@@ -16,7 +16,8 @@ from draftd.engine.features import Features
 from draftd.engine.pair import LoadedModels
 from draftd.models.mtp import MTPHead, TargetParts
 
-TOLERANCE = 1e-5  # of a hidden state's numbers, relative to the largest
+TOLERANCE = 1e-5
+TOLERANCE_OF_STATES = 3e-4  # random recurrent layers enlarge the rounding of other slices
 
 
 def with_random_head(models: LoadedModels, seed: int = 7) -> LoadedModels:
@@ -75,9 +76,10 @@ class RiggedHead(DraftHead):
         return mx.where(mx.arange(logits.shape[-1]) == ids, 50.0, -50.0) + 0 * logits
 
 
-def check_fed(models: LoadedModels, head: RiggedHead, whole: bool = True) -> None:
+def check_fed(models: LoadedModels, head: RiggedHead, *, whole: bool = True, tolerance: float = TOLERANCE) -> None:
     """Compares all hidden states that a head was fed with those of a separate forward over each text. Each position
-    must have come once and in order; if `whole`, from the first to the last but one."""
+    must have come once and in order; if `whole`, from the first to the last but one. `tolerance`: relative to the
+    largest number."""
     by_sequence: dict[int, tuple[DraftSequence, list[Features]]] = {}
     for sequence, features in head.fed_features:
         by_sequence.setdefault(id(sequence), (sequence, []))[1].append(features)
@@ -90,7 +92,7 @@ def check_fed(models: LoadedModels, head: RiggedHead, whole: bool = True) -> Non
             assert start == at, f"position {start} came after {at - 1}"
             got, at = fed[row, first : first + positions], start + positions
             apart = float(mx.abs(got - states[start:at]).max().item())
-            assert apart <= TOLERANCE * largest, f"positions {start} to {at} differ by {apart}"
+            assert apart <= tolerance * largest, f"positions {start} to {at} differ by {apart}"
 
 
 def last_states(target: Any, tokens: Sequence[int]) -> mx.array:

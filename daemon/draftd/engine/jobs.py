@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftd.core import DRAFT_MODEL, DrafterName
+from draftd.core import DRAFT_MODEL, MODEL_DRAFTERS, DrafterName
 from draftd.engine.draft_weights import DraftWeights
 from draftd.engine.inbox import KeepDrafts, LogitGap, ReloadDrafts
 from draftd.engine.local_decoder import LocalDecoder
@@ -169,7 +169,8 @@ class BackgroundJobs:
         """Reads all weights before it uses any. A draft that is not loaded is read too, but only checked."""
         total, fresh = 0, dict[DrafterName, Any]()
         loaded = self._drafters.loaded.drafters
-        for kind in sorted({DRAFT_MODEL} | loaded):
+        configured = self._drafters.loadable & set(MODEL_DRAFTERS) or {DRAFT_MODEL}
+        for kind in sorted(configured | loaded):
             if kind in loaded:
                 fresh[kind] = yield from self._drafters.load(kind)
                 total += weight_bytes(fresh[kind])

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+import mlx.core as mx
 import pytest
 
 from draftd.core import DRAFT_HEAD, SamplingParams
-from draftd.engine.pair import LoadedModels
+from draftd.engine.drafters.sources import LoadedHead
+from draftd.engine.head_loading import take_form
+from draftd.engine.pair import LoadedModels, assemble
+from draftd.models.head_weights import open_head
+from draftd.models.heads import find_head
+from draftd.models.mlx_lm import load_target
+from tests.heads.layouts import LAYOUTS
 from tests.rig import Collected, Rig, automatic, autoregressive, request, speculative
-from tests.rigged_head import RiggedHead, check_fed, with_random_head
+from tests.rigged_head import TOLERANCE_OF_STATES, RiggedHead, check_fed, with_random_head
+from tests.scripted import ByteTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +123,42 @@ def test_parked_text_keeps_head_primed_and_bounded(models: LoadedModels) -> None
     assert len(sink.tokens) == 150
     check_fed(models, head)
     assert not head._waiting, "all is forgotten at the end"
+
+
+@pytest.fixture(scope="module", params=["qwen3_5_raw_tied", "qwen3_next_raw"])
+def recurrent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModels:
+    """A tiny model with recurrent layers, and its own head."""
+    layout = next(layout for layout in LAYOUTS if layout.name == request.param)
+    folder = tmp_path_factory.mktemp(layout.name)
+    layout.write(folder)
+    config = json.loads((folder / "config.json").read_text())
+    target, _ = load_target(folder, config)
+    target.set_dtype(mx.float32)
+    files = find_head(folder, config)
+    assert files is not None
+    head = open_head(files, target)
+    take_form(head, target, head.form)
+    loaded = LoadedHead(head=head)
+    return assemble(
+        target, None, ByteTokenizer(256), model="tiny", draft_model=None, context_length=512, backend="cpu", head=loaded
+    )
+
+
+def test_head_of_recurrent_target_is_fed_every_state_once_after_rollbacks(recurrent: LoadedModels) -> None:
+    texts = [[token % 256 for token in text] for text in prompts(3, 70, 41)]
+    expected = plain_texts(recurrent, texts, max_tokens=30)
+    rig, head = rig_with_head(recurrent, prefill_chunk=24, prefix_bytes=64 << 20)
+    head.right, head.answers = 0.6, {tuple(t): [*t, *a] for t, a in zip(texts, expected, strict=True)}
+    sinks = rig.run([request(text, speculative(3, DRAFT_HEAD), max_tokens=24) for text in texts])
+    assert [sink.tokens for sink in sinks] == [answer[:24] for answer in expected]
+    check_fed(recurrent, head, tolerance=TOLERANCE_OF_STATES)
+    head.fed_features.clear()
+    turn = [*texts[1], *sinks[1].tokens, 7, 8, 9]
+    expected = plain_texts(recurrent, [turn], max_tokens=30)
+    head.right, head.answers = 1.0, {tuple(turn): [*turn, *expected[0]]}
+    (again,) = rig.run([request(turn, speculative(3, DRAFT_HEAD), max_tokens=24)])
+    assert again.done.stats.cached_tokens >= 80
+    assert again.tokens == expected[0][:24]
+    drafted, accepted = counts([again])
+    assert drafted == accepted > 10, "it drafts from the first token on, as its state was kept"
+    check_fed(recurrent, head, whole=False, tolerance=TOLERANCE_OF_STATES)

@@ -43,7 +43,13 @@ class HeadSource:
 
     def over(self, target: Callable[[], Any]) -> DraftSource:
         """Returns the source of the head over the target that is in memory when it is opened."""
-        return DraftSource(self.name, lambda: self.open(target()), self.files)
+
+        def open_over_target() -> Any:
+            if (model := target()) is None:
+                raise ModelLoadError(f"{self.name}: its target is not loaded", "send a request, then try again")
+            return self.open(model)
+
+        return DraftSource(self.name, open_over_target, self.files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, TARGET, DepthMode, DrafterName
+from draftd.core import (
+    DRAFT_HEAD,
+    DRAFT_MODEL,
+    GRAMMAR,
+    LIGHT_DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    TARGET,
+    DepthMode,
+    DrafterName,
+)
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafting import DraftDispatch, LatestSampling
 from draftd.engine.limits import RemoteLimits
@@ -51,7 +60,8 @@ class RemoteDrafting:
         """Whether the local target may draft for the sequence if that pays: there is no draft model, and the depth is
         automatic."""
         plan = sequence.plan
-        free = plan.depth_mode is DepthMode.AUTOMATIC and plan.drafter in _WEIGHTLESS and sequence.speculates
+        unable = (*_WEIGHTLESS, DRAFT_HEAD)
+        free = plan.depth_mode is DepthMode.AUTOMATIC and plan.drafter in unable and sequence.speculates
         return free and not {DRAFT_MODEL, LIGHT_DRAFT_MODEL} & self._drafting.drafters.keys()
 
     def knowing(self, sequence: DecodeSequence) -> list[DrafterName]:
@@ -150,5 +160,6 @@ class RemoteDrafting:
         return proposals, True
 
     def _kinds(self, sequence: DecodeSequence) -> list[DrafterName]:
-        """Returns the available drafters of the sequence's plan."""
-        return sorted(sequence.drafters & self._drafting.drafters.keys())
+        """Returns the available drafters of the sequence's plan, without a head: another daemon has the hidden states."""
+        drafters = self._drafting.drafters
+        return sorted(kind for kind in sequence.drafters & drafters.keys() if not drafters[kind].fed)
