@@ -157,11 +157,22 @@ class _Wanted:
     skipped = False  # the last layer returns its input
     records = before_norm = False  # whether hidden states are recorded; whether in front of the final norm
     states: list[mx.array] | None = None  # those of the present forward, while they are recorded
+    awaited = False  # the present call of the model has not reached the layer that records them
+
+    def record(self, x: mx.array, *, before_norm: bool) -> None:
+        """Records a layer's input if these are the hidden states, once for each call of the model: the layer may be
+        called again for parts of them."""
+        if self.states is not None and self.awaited and self.before_norm == before_norm:
+            self.states.append(x)
+            self.awaited = False
 
 
 def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions | None) -> mx.array:
     """Runs mlx-lm's `model` on `tokens` (rows × width). Returns the logits at positions `at`, rows × n × vocabulary; at
     all positions if `at` is None."""
+    present: _Wanted | None = getattr(model, _ASKS, None)
+    if present is not None:
+        present.awaited = True
     if at is None or tokens.shape[1] == len(at[0]) == 1:
         return model(tokens, cache=caches)
     wanted = wanted_positions(model)
@@ -206,8 +217,7 @@ def _asking(kind: type, method: str, wanted: _Wanted) -> type:
     def some(self: Any, x: mx.array) -> Any:
         if wanted.skipped:
             return _as_wide(self, x)
-        if wanted.states is not None and not wanted.before_norm:
-            wanted.states.append(x)
+        wanted.record(x, before_norm=False)
         if wanted.at is None:
             return whole(self, x)
         at, wanted.at, wanted.applied = wanted.at, None, True
@@ -253,8 +263,8 @@ def _recording(kind: type, wanted: _Wanted) -> type:
     """Returns a subclass of a norm that records its input."""
 
     def record(self: Any, x: mx.array) -> Any:
-        if wanted.states is not None and wanted.before_norm and not wanted.skipped:
-            wanted.states.append(x)
+        if not wanted.skipped:
+            wanted.record(x, before_norm=True)
         return kind.__call__(self, x)
 
     return type(kind.__name__, (kind,), {"__call__": record, "__module__": kind.__module__, _RECORDS: True})

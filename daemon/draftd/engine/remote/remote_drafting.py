@@ -160,6 +160,6 @@ class RemoteDrafting:
         return proposals, True
 
     def _kinds(self, sequence: DecodeSequence) -> list[DrafterName]:
-        """Returns the available drafters of the sequence's plan, without a head: another daemon has the hidden states."""
+        """Returns the available drafters of the sequence's plan, except a head: it has no hidden states here."""
         drafters = self._drafting.drafters
         return sorted(kind for kind in sequence.drafters & drafters.keys() if not drafters[kind].fed)
