@@ -10,7 +10,7 @@ IF_REAL = $(if $(filter --real,$(ARGS)),$(REAL))
 WITH_REAL = $(patsubst --real,--model $(REAL),$(ARGS))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve real-model test parity-real exactness faults ranks remote models folders schemas clients check lint types imports words proto-check docs-check collector-check components collector stack proto \
+.PHONY: help demo serve real-model test parity-real exactness faults heads ranks remote models folders schemas clients check lint types imports words proto-check docs-check collector-check components collector stack proto \
 	docs accept hooks bench bench-exactness bench-grammar bench-harness bench-http bench-layers bench-peers bench-ranks bench-records bench-remote bench-settle simulate train constraints clean
 
 help: ## list these targets
@@ -42,6 +42,9 @@ exactness: $(DEV) ## does the measurement find every planted difference, and doe
 
 faults: $(DEV) ## kills, full disks, floods … under traffic, drawn from a seed (ten minutes; ARGS="--minutes 30", "--prove")
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.faults $(ARGS)
+
+heads: $(DEV) ## are draft heads read right, fed right, and does no text depend on them? (twelve minutes; ARGS="--only PART")
+	@$(BIN)/python -m tests.heads $(ARGS)
 
 models: $(DEV) ## every text architecture of the installed mlx-lm: served, and with its own texts (ten minutes; ARGS="--only NAME")
 	@$(BIN)/python -m tests.models $(ARGS)

@@ -1,0 +1,1 @@
+"""Draft heads, tried whole: numbers, hidden states, controls and texts (`python -m tests.heads`)."""

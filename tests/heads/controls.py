@@ -1,0 +1,102 @@
+"""The trained head of the embedded pair is accepted less when it is used in a wrong way."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_unflatten
+
+from draftd.core import DRAFT_HEAD
+from draftd.engine.features import Features
+from draftd.engine.head_loading import take_form
+from draftd.engine.pair import LoadedModels, load_models
+from draftd.models.mtp import HeadForm
+from tests.heads.targets import NANO
+from tests.rig import Rig, request, speculative
+from tests.rigged_head import RiggedHead
+
+_PROMPTS, _TOKENS = 12, 96  # prompts of each class, tokens of each answer
+
+
+class UnprimedHead(RiggedHead):
+    """A head that is fed zeros in place of the hidden states of the prompt."""
+
+    def feed(self, sequence: Any, features: Features) -> None:
+        if not features.start or features.positions > 8:
+            features = features._replace(states=mx.zeros_like(features.states))
+        super().feed(sequence, features)
+
+
+def check(file: Path) -> tuple[dict[str, int], list[str]]:
+    """Measures acceptance at the first position with the head as it was trained, then used in each wrong way. Returns
+    how many ways lower it by more than the interval, and what failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(NANO / "target", Path(folder) / "target")
+        shutil.copy(file, Path(folder) / "target" / "mtp.safetensors")
+        models = load_models(str(Path(folder) / "target"), progress=lambda line: None)
+        assert models.head is not None, models.info.head
+        return _compare(models)
+
+
+def _compare(models: LoadedModels) -> tuple[dict[str, int], list[str]]:
+    head, target = models.head, models.target
+    right = HeadForm()
+    weights = head.parameters()
+    ways: dict[str, Callable[[], type[RiggedHead]]] = {
+        "the two inputs swapped": lambda: _formed(models, replace(right, embedding_first=False)),
+        "states before the norm": lambda: _formed(models, replace(right, after_norm=False)),
+        "+ 1 on the norms": lambda: _formed(models, replace(right, added_to_norms=1)),
+        "not primed": lambda: UnprimedHead,
+        "weights shuffled": lambda: _shuffled(head),
+    }
+    mean, error = _acceptance(models, RiggedHead)
+    print(f"{'as trained':26} {mean:.3f} ± {error:.3f} accepted at the first position", flush=True)
+    failures, lower = list[str](), 0
+    for name, change in ways.items():
+        kind = change()
+        wrong, other = _acceptance(models, kind)
+        head.update(weights)
+        take_form(head, target, right)
+        head.update(weights)
+        lowers = mean - wrong > 1.96 * math.hypot(error, other) / 1.96
+        lower += lowers
+        print(f"{name:26} {wrong:.3f} ± {other:.3f}{'' if lowers else '   not lower'}", flush=True)
+        if not lowers:
+            failures.append(f"{name}: {wrong:.3f} ± {other:.3f} accepted, {mean:.3f} ± {error:.3f} as trained")
+    return {"controls": len(ways), "controls_lower": lower}, failures
+
+
+def _formed(models: LoadedModels, form: HeadForm) -> type[RiggedHead]:
+    take_form(models.head, models.target, form)
+    return RiggedHead
+
+
+def _shuffled(head: Any) -> type[RiggedHead]:
+    mx.random.seed(3)
+    arrays = [
+        (name, a if a.ndim < 2 else mx.random.permutation(a, axis=0)) for name, a in tree_flatten(head.parameters())
+    ]
+    head.update(tree_unflatten(arrays))
+    return RiggedHead
+
+
+def _acceptance(models: LoadedModels, kind: type[RiggedHead]) -> tuple[float, float]:
+    """Returns the share of first drafted tokens that were accepted over all prompts, and half of its 95 % interval."""
+    accepted = drafts = 0
+    for file in sorted((NANO / "prompts").glob("*.jsonl")):
+        lines = file.read_text().splitlines()[:_PROMPTS]
+        texts = [models.tokenizer.render_chat(json.loads(line)["messages"]) for line in lines]
+        rig = Rig(models, max_batch=_PROMPTS, head_drafter=kind)
+        for sink in rig.run([request(text, speculative(1, DRAFT_HEAD), max_tokens=_TOKENS) for text in texts]):
+            counts = sink.done.stats.counts
+            accepted, drafts = accepted + counts.accepted, drafts + counts.drafted
+    share = accepted / drafts
+    return share, 1.96 * math.sqrt(share * (1 - share) / drafts)
