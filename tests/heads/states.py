@@ -10,11 +10,11 @@ from tests.heads.targets import KINDS, target_with_head
 from tests.rig import Rig, autoregressive, request, speculative
 from tests.rigged_head import TOLERANCE, TOLERANCE_OF_STATES, RiggedHead, check_fed
 
-_ROUNDS, _TOKENS = 6, 28
+_TURNS, _TOKENS = 6, 28
 
 
 def check() -> tuple[dict[str, int], list[str]]:
-    """Decodes batches of unlike lengths in rounds that go on from earlier texts, in slices of several widths, with
+    """Decodes batches of unlike lengths, some of which go on from earlier texts, in slices of several widths, with
     heads that are right always or often. Returns the positions that were compared, and what failed."""
     failures, positions = list[str](), 0
     for kind in KINDS:
@@ -22,19 +22,21 @@ def check() -> tuple[dict[str, int], list[str]]:
         for right in (1.0, 0.6):
             for chunk in (512, 24):
                 try:
-                    positions += _rounds(models, right, chunk, TOLERANCE if kind == KINDS[0] else TOLERANCE_OF_STATES)
+                    positions += _decode_turns(
+                        models, right, chunk, TOLERANCE if kind == KINDS[0] else TOLERANCE_OF_STATES
+                    )
                 except AssertionError as error:
                     failures.append(f"{kind}, {right:.0%} right, slices of {chunk}: {error}")
         print(f"{kind:16} {positions} positions so far", flush=True)
     return {"positions": positions}, failures
 
 
-def _rounds(models: LoadedModels, right: float, chunk: int, tolerance: float) -> int:
+def _decode_turns(models: LoadedModels, right: float, chunk: int, tolerance: float) -> int:
     rig, dice = Rig(models, prefill_chunk=chunk, prefix_bytes=256 << 20, head_drafter=RiggedHead), random.Random(chunk)
     head = rig.scheduler.local.drafting.drafters[DRAFT_HEAD]
     assert isinstance(head, RiggedHead)
     earlier, positions = [list[int]()], 0
-    for number in range(_ROUNDS):
+    for number in range(_TURNS):
         texts = [
             [*dice.choice(earlier), *(dice.randrange(5, 900) for _ in range(dice.randrange(3, 60)))] for _ in "123"
         ]
@@ -47,9 +49,7 @@ def _rounds(models: LoadedModels, right: float, chunk: int, tolerance: float) ->
         counts = [sink.done.stats.counts for sink in sinks]
         drafted, accepted = sum(c.drafted for c in counts), sum(c.accepted for c in counts)
         assert drafted > _TOKENS / 2, f"only {drafted} tokens were drafted"
-        ended = any(
-            len(sink.tokens) < _TOKENS + 8 for sink in plain
-        )  # nothing is right beyond its end
+        ended = any(len(sink.tokens) < _TOKENS + 8 for sink in plain)  # nothing is right beyond its end
         assert right < 1.0 or ended or drafted == accepted, f"{accepted} of {drafted} accepted at depth {depth}"
         check_fed(models, head, whole=False, tolerance=tolerance)
         positions += sum(features.positions for _, features in head.fed_features)
