@@ -19,6 +19,7 @@ import mlx.core as mx
 from draftd.engine.cache.alone_mode import mode_of
 from draftd.engine.cache.base import Caches, pad_rows
 from draftd.engine.cache.batched import BatchedCaches, CacheLayout, batched_layers
+from draftd.engine.cache.gated_delta import note_blocks, notes_of
 from draftd.engine.cache.layers import BatchedAttention
 from draftd.engine.cache.model_layers import take_rows_apart, without_head
 from draftd.engine.cache.per_sequence import PerSequenceCaches
@@ -115,11 +116,12 @@ WAYS: list[dict[str, Any]] = [{"apart": True}, {}, {"axes": 2}, {"level": True, 
 def _choose_way(model: Any, weights: bool) -> str:
     """Notes the first of `WAYS` that works for the model. Returns why none does; empty if one does."""
     together, ranks = "", ranks_of(model)
+    note_blocks(model)
     for i, way in enumerate(WAYS):
         if ranks is None and "apart" in way and not take_rows_apart(model):
             continue
         with shallow(model), without_head(model) if ranks is None else contextlib.nullcontext():
-            reason = (ranks.refusals[i] if ranks is not None else "") or ragged_trial(model, weights, **way)
+            reason = (ranks.refusals[i] if ranks is not None else "") or _trial(model, weights, way)
         if not reason:
             if "level" in way:
                 _log.info(
@@ -131,6 +133,20 @@ def _choose_way(model: Any, weights: bool) -> str:
             return ""
         together = together if way else reason
     return together
+
+
+def _trial(model: Any, weights: bool, way: dict[str, Any]) -> str:
+    """Returns why the batched layout is wrong. If it is right only while no layer notes blocks (gated_delta.py), none
+    does from now on."""
+    reason, notes = ragged_trial(model, weights, **way), notes_of(model)
+    if not reason or notes is None or not notes.active or ranks_of(model) is not None:
+        return reason
+    notes.active = False
+    reason = ragged_trial(model, weights, **way)
+    notes.active = bool(reason)
+    if not reason:
+        _log.warning("%s computes accepted tokens again after a rejection: its states differ", type(model).__module__)
+    return reason
 
 
 @contextlib.contextmanager
@@ -173,6 +189,7 @@ def refusals(model: Any) -> list[str]:
     does."""
     if reason := _without_layout(model):
         return [reason] * len(WAYS)
+    note_blocks(model)
     lacks = "" if take_rows_apart(model) else "its attention does not take sequences apart"
     return [("apart" in way and lacks) or ragged_trial(model, weights=False, **way) for way in WAYS]
 

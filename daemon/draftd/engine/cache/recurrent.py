@@ -1,8 +1,9 @@
 """Layers that keep a state instead of keys and values: recurrences and short convolutions.
 
 A state cannot drop tokens. But it is small, and a model replaces its arrays instead of writing to them, so keeping the
-state from before a forward costs only its memory. A row goes back to where a forward began, and its accepted tokens are
-fed again before the next block.
+state from before a forward costs only its memory. If the layer has noted how it computed the forward (gated_delta.py),
+the state after a row's accepted tokens is computed from that. Otherwise the row goes back to where the forward began,
+and its accepted tokens are fed again before the next block.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from draftd.engine.cache.base import LayerCache, LayerOwner, LayerSlice, RollbackFailed
+from draftd.engine.cache.gated_delta import DeltaBlock
 from draftd.models.mlx_lm import ArraysCache
 
 _Arrays = list[mx.array | None]  # rows × the architecture's state; None before the first token
 
+_WIDEST = 32  # tokens of a forward that may be noted: more than any draft has
+
 
 class _Before(NamedTuple):
-    """The rows before a forward: their lengths in tokens, and the state at these."""
+    """The rows before a forward: their lengths in tokens, and the state at these. `block`: what the layer noted of the
+    forward, if these are still its rows."""
 
     lengths: list[int]
     arrays: _Arrays
+    block: DeltaBlock | None = None
 
 
 class RecurrentState(ArraysCache):  # some models check the type
@@ -34,6 +40,7 @@ class RecurrentState(ArraysCache):  # some models check the type
         self._owner = owner
         self._before: list[_Before] = []  # one for each forward since the last rollback, the latest last
         self._settled = False  # whether there was a rollback since the last forward
+        self.takes_notes = False  # whether a rollback may need the next forward's notes
 
     def begin(self, widths: Sequence[int], width: int) -> None:
         """Prepares a forward of `width` tokens, of which each row takes `widths[row]`."""
@@ -43,22 +50,41 @@ class RecurrentState(ArraysCache):  # some models check the type
             self._before, self._settled = [], False
         self._before = [*self._before, _Before(list(self._owner.lengths), list(self.cache))][-self._owner.forwards :]
         self.lengths = None if all(w == width for w in widths) else mx.array(widths)
+        self.takes_notes = 1 < width <= _WIDEST
+
+    def note_block(self, block: DeltaBlock | None) -> None:
+        """Takes what the layer noted of this forward."""
+        self._before[-1] = self._before[-1]._replace(block=block)
 
     def rollback(self, lengths: list[int], wanted: list[int]) -> list[int]:
         self._settled = True
         reached = list(wanted)
         back: dict[int, list[int]] = {}  # by forward: the rows that go back to before it
+        within: dict[int, list[int]] = {}  # by forward: the rows that keep some of its tokens
         for row, (now, to) in enumerate(zip(lengths, wanted, strict=True)):
             if to < now:
                 earlier = [k for k, before in enumerate(self._before) if before.lengths[row] <= to]
                 if not earlier:
                     raise RollbackFailed(f"row {row}: a state of {now} tokens cannot be restored to {to} tokens")
-                reached[row] = self._before[earlier[-1]].lengths[row]
-                back.setdefault(earlier[-1], []).append(row)
+                before = self._before[earlier[-1]]
+                if before.block is not None and before.lengths[row] < to:
+                    within.setdefault(earlier[-1], []).append(row)
+                else:
+                    reached[row] = before.lengths[row]
+                    back.setdefault(earlier[-1], []).append(row)
         for forward, rows in back.items():
-            arrays = self._before[forward].arrays
-            self.cache = [_replace_rows(now, then, rows) for now, then in zip(self.cache, arrays, strict=True)]
+            self._replace(rows, self._before[forward].arrays, rows)
+        for forward, rows in within.items():
+            started, _, block = self._before[forward]
+            assert block is not None
+            self._replace(rows, block.states_after(rows, [wanted[row] - started[row] for row in rows]))
         return reached
+
+    def _replace(self, rows: Sequence[int], arrays: Sequence[mx.array | None], source: Sequence[int] = ()) -> None:
+        """Replaces the state of these rows by rows `source` of `arrays`; by all rows of `arrays` in their order if
+        there is no `source`."""
+        source = source or range(len(rows))
+        self.cache = [_replace_rows(now, then, rows, source) for now, then in zip(self.cache, arrays, strict=True)]
 
     def join(self, place: int, other: LayerCache) -> None:
         assert isinstance(other, RecurrentState)
@@ -82,8 +108,8 @@ class RecurrentState(ArraysCache):  # some models check the type
         chosen = mx.array(rows)
         self.cache = [a if a is None else a[chosen] for a in self.cache]
         self._before = [
-            _Before([n[row] for row in rows], [a if a is None else a[chosen] for a in arrays])
-            for n, arrays in self._before
+            _Before([before.lengths[row] for row in rows], [a if a is None else a[chosen] for a in before.arrays])
+            for before in self._before
         ]
 
     def take(self, other: LayerCache, rows: Sequence[int]) -> None:
@@ -134,14 +160,16 @@ def _beside(mine: _Arrays, place: int, theirs: _Arrays, count: int) -> _Arrays:
     return out
 
 
-def _replace_rows(now: mx.array | None, then: mx.array | None, rows: Sequence[int]) -> mx.array | None:
-    """Returns `now` with these rows replaced by those of `then`."""
+def _replace_rows(
+    now: mx.array | None, then: mx.array | None, rows: Sequence[int], source: Sequence[int]
+) -> mx.array | None:
+    """Returns `now` with these rows replaced by rows `source` of `then`."""
     if now is None:
         return None
     count = now.shape[0]
     then = mx.zeros_like(now) if then is None else then
     if len(rows) == count:
         return then
-    for row in rows:  # in place if nothing else refers to `now`: only these rows are copied
-        now = mx.slice_update(now, then[row : row + 1], mx.array([row]), axes=[0])
+    for row, other in zip(rows, source, strict=True):  # in place if nothing else refers to `now`
+        now = mx.slice_update(now, then[other : other + 1], mx.array([row]), axes=[0])
     return now
