@@ -47,20 +47,23 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class ModelManifest:
-    """`quantization` is the text of the model's configuration, such as "4 bits, groups of 64"; "none" without."""
+    """`quantization` is the text of the model's configuration, such as "4 bits, groups of 64"; "none" without. `kind`,
+    `form`: of a draft head, whose `files` are empty if they are the target's; empty for a whole model."""
 
     name: str
     quantization: str
     weight_bytes: int  # in memory, as it was loaded
     files: tuple[ModelFile, ...]
     changed_since_load: bool = False  # a file has changed since it was loaded
+    kind: str = ""
+    form: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`models` by role: target, draft, light_draft. `settings` by dotted name; a secret only says whether it is set.
-    `prompts`: the SHA-256 of each group's prompts. `exactness`: as the daemon had measured it by then. Unknown values
-    are None or empty."""
+    """`models` by role: target, draft, draft_head, light_draft. `settings` by dotted name; a secret only says whether
+    it is set. `prompts`: the SHA-256 of each group's prompts. `exactness`: as the daemon had measured it by then.
+    Unknown values are None or empty."""
 
     created: str  # ISO 8601, UTC
     harness: str  # draftd's version where this was written
@@ -151,7 +154,7 @@ def _fields(manifest: Manifest, other: Manifest) -> Iterator[tuple[str, str]]:
         if role not in other.models:
             yield f"models.{role}", model.name
             continue
-        for name in ("name", "quantization", "weight_bytes", "changed_since_load"):
+        for name in ("name", "quantization", "weight_bytes", "changed_since_load", "kind", "form"):
             yield f"models.{role}.{name}", _text(getattr(model, name))
         theirs = [file.name for file in other.models[role].files]
         for file in model.files:

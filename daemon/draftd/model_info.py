@@ -3,26 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, GRAMMAR, MODEL_DRAFTERS, PROMPT_LOOKUP, DrafterName
+from draftd.core import (
+    BUILT_IN_DRAFTERS,
+    DRAFT_HEAD,
+    DRAFT_MODEL,
+    GRAMMAR,
+    MODEL_DRAFTERS,
+    PROMPT_LOOKUP,
+    DrafterName,
+    LadderLevel,
+)
 
 _TEXT = 1000  # tokens of a text in "room for … texts"
 
 
 def speculation(drafters: Collection[DrafterName], no_draft_model: str, max_draft_tokens: int) -> str:
     """Describes whether there will be speculation with these drafters, and if not, why. `no_draft_model`: why there is
-    no draft model."""
+    neither a draft model nor a draft head."""
     if not max_draft_tokens:
         return "none: engine.max_draft_tokens is 0"
     if not set(drafters) - {GRAMMAR}:
         return f"none: {no_draft_model or 'there is no drafter'}"
     most = f"up to {max_draft_tokens} draft tokens at a time"
-    if set(MODEL_DRAFTERS) & set(drafters):
+    if model_drafters(drafters):
         return most
     others = ", ".join(name for name in drafters if name not in (GRAMMAR, PROMPT_LOOKUP))
     source = PROMPT_LOOKUP if PROMPT_LOOKUP in drafters else f"{others}, for requests that name it"
     return f"{most} from {source}; {no_draft_model or 'no draft model is loaded'}"
+
+
+def model_drafters(drafters: Collection[DrafterName]) -> tuple[DrafterName, ...]:
+    """Returns those of the drafters that are a draft model or a draft head."""
+    return tuple(name for name in MODEL_DRAFTERS if name in drafters)
+
+
+def stand_in(drafter: DrafterName, drafters: Collection[DrafterName]) -> DrafterName:
+    """Returns the drafter that drafts where this one is meant: the draft head in place of a draft model that is not
+    among the available `drafters`, or the other way round; otherwise itself."""
+    if drafter in drafters or drafter not in MODEL_DRAFTERS:
+        return drafter
+    return next(iter(model_drafters(drafters)), drafter)
+
+
+def name_drafts(draft_model: str | None, drafters: Collection[DrafterName]) -> str:
+    """Returns the draft model's name, and that there is a draft head; empty if neither drafts."""
+    names = {DRAFT_MODEL: draft_model or DRAFT_MODEL, DRAFT_HEAD: "its draft head"}
+    return " + ".join(names[name] for name in model_drafters(drafters))
 
 
 def drafter_in_words(drafter: DrafterName) -> str:
@@ -90,18 +118,26 @@ class ModelInfo:
 
     def why_no(self, drafter: DrafterName) -> str:
         """Returns why this drafter is unavailable; empty if it is available or the reason is unknown."""
+        if drafter == DRAFT_HEAD and drafter not in self.drafters:
+            return self.refused_drafters.get(drafter, "the model has no draft head")
         return self.refused_drafters.get(drafter, "")
 
+    @property
+    def why_no_model_drafts(self) -> str:
+        """Why neither a draft model nor a draft head drafts; empty if one does."""
+        return "" if model_drafters(self.drafters) else self.why_no(DRAFT_MODEL)
+
     def stand_in(self, drafter: DrafterName) -> DrafterName:
-        """Returns the drafter that drafts where this one is meant: the draft head in place of a draft model that is not
-        there, or the other way round; otherwise itself."""
-        if drafter in self.drafters or drafter not in MODEL_DRAFTERS:
-            return drafter
-        return next((other for other in MODEL_DRAFTERS if other in self.drafters), drafter)
+        """Returns the drafter that drafts where this one is meant, by the function `stand_in`."""
+        return stand_in(drafter, self.drafters)
+
+    def with_stand_in(self, level: LadderLevel) -> LadderLevel:
+        """Returns the level with the drafter that drafts at it."""
+        return level if level.drafter is None else replace(level, drafter=self.stand_in(level.drafter))
 
     def speculation(self, max_draft_tokens: int) -> str:
         """Describes whether it will speculate, and if not, why."""
-        return speculation(self.drafters, self.why_no(DRAFT_MODEL), max_draft_tokens)
+        return speculation(self.drafters, self.why_no_model_drafts, max_draft_tokens)
 
     def prefix_room(self, limit: int) -> str:
         """Describes what a prefix cache of `limit` bytes can keep."""

@@ -24,7 +24,7 @@ from draftd_acceptance.sweep.plan import NothingToMeasure, chosen_prompts
 from draftd_acceptance.ticks import Stage
 
 _SHOWN_DIGITS = 12  # of a checksum, on a terminal
-_ROLES = ("target", "draft", "light_draft")
+_ROLES = ("target", "draft", "draft_head", "light_draft")
 
 
 @options.with_options(
@@ -122,7 +122,8 @@ def lines(manifest: Manifest) -> list[tuple[str, str]]:
         rows.append(("exactness", manifest.exactness.in_words()))
     for role, model in sorted(manifest.models.items(), key=lambda one: _ROLES.index(one[0])):
         quantization = "no quantisation" if model.quantization == "none" else model.quantization
-        description = f"{model.name} ({quantization}, {size(model.weight_bytes)} in memory)"
+        form = f"{model.form}; " if model.form else ""
+        description = f"{model.name} ({form}{quantization}, {size(model.weight_bytes)} in memory)"
         rows.append((role.replace("_", " "), description))
         rows += [("", f"{file.sha256}  {file.name} ({size(file.bytes)})") for file in model.files]
     rows += [("prompts" if not i else "", f"{sha}  {name}") for i, (name, sha) in enumerate(manifest.prompts.items())]

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from draftd.cli.figures import in_local_time, span
-from draftd.core import PROMPT_LOOKUP, FallbackLevel
+from draftd.core import MODEL_DRAFTERS, PROMPT_LOOKUP, FallbackLevel
+from draftd.model_info import model_drafters, stand_in
 from draftd.strategies import RemoteLevel
 from draftd.v1 import control_pb2 as pb
 from draftd.v1 import inference_pb2 as inference
@@ -31,14 +32,23 @@ def current(state: pb.FallbackState) -> str:
 
 
 def drafting(level: pb.LadderLevel, model: inference.GetModelResponse) -> str:
-    """Says how many tokens a step may draft at this level, and with which drafter. Prompt lookup replaces a missing
-    drafter, unless depth is fixed. `model` is empty while none is loaded."""
+    """Says how many tokens a step may draft at this level, and with which drafter. A draft head replaces a missing
+    draft model; prompt lookup replaces any missing drafter, unless depth is fixed. `model` is empty while none is
+    loaded."""
     if not level.drafter:
         return "no drafts"
     most = f"up to {level.max_draft_tokens} tokens a step from"
-    if not model.model or level.drafter in model.drafters:
+    if not model.model:
         return f"{most} {level.drafter}"
-    if PROMPT_LOOKUP in model.drafters and model.depth_mode != inference.DEPTH_MODE_FIXED:
+    automatic = model.depth_mode != inference.DEPTH_MODE_FIXED
+    if level.drafter in MODEL_DRAFTERS and automatic and level.level != FallbackLevel.LIGHT_DRAFT.label:
+        names = model_drafters(model.drafters)  # depth control takes the faster one
+    else:
+        drafter = stand_in(level.drafter, model.drafters)
+        names = (drafter,) if drafter in model.drafters else ()
+    if names:
+        return f"{most} {' or '.join(names)}"
+    if PROMPT_LOOKUP in model.drafters and automatic:
         return f"{most} {PROMPT_LOOKUP}, as there is no {level.drafter}"
     return f"no drafts: there is no {level.drafter}"
 

@@ -164,7 +164,10 @@ class ServeOptions:
     ] = None
     draft_model: Annotated[
         str | None,
-        models("--draft-model", help="Draft model of --model: folder or hub id. Unset: the setting model.draft_path."),
+        models(
+            "--draft-model",
+            help="Draft model, or draft head, of --model: folder or hub id. Unset: the setting model.draft_path.",
+        ),
     ] = None
     config: Config = None
     assignments: Assignments = None
@@ -199,7 +202,8 @@ class DraftOptions:
         decoding(
             "--drafter",
             metavar="NAME",
-            help="Drafter: draft_model, light_draft_model or prompt_lookup. Unset: the daemon's model.drafter.",
+            help="Drafter: draft_model, draft_head, light_draft_model or prompt_lookup. Unset: the daemon's "
+            "model.drafter.",
         ),
     ] = None
     depth_mode: Annotated[

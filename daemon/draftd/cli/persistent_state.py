@@ -24,6 +24,7 @@ from draftd.models.blas import load_blas
 from draftd.models.fingerprint import FILE, Fingerprints
 from draftd.models.folder import stamps
 from draftd.models.hub import cached_folder, is_hub_id
+from draftd.service.draft_worth import draft_worth
 from draftd.settings import FlagSettings, ModelSettings, Settings, state_dir
 
 _HISTORY, _LEARNT, _PREFIXES, _FLAGS = "transitions.jsonl", "learnt.json", "prefixes", "flags.json"
@@ -165,14 +166,15 @@ class LearntStore:
             self._file.start(lambda: None if (found := self._log_worth(learnt())) is None else found.to_document())
 
     def _log_worth(self, learnt: LearntCosts | None) -> LearntCosts | None:
-        """Logs once if the draft model costs more than it saves, and again if it pays after all. Returns `learnt`."""
-        worth = None if learnt is None else learnt.worth(DRAFT_MODEL, self._most)
+        """Logs once if drafting with a model costs more than it saves, and again if it pays after all. Returns
+        `learnt`."""
+        worth = draft_worth(learnt, self._most)
         if worth is not None and bool(worth.warning) is not self._warned:
             self._warned = bool(worth.warning)
             if worth.warning:
                 log.warning("%s: see `draftd docs choosing-a-draft`", worth.warning)
             else:
-                log.info("the draft model pays off: %.2f times the speed without drafts", worth.speedup)
+                log.info("%s pays off: %.2f times the speed without drafts", worth.drafter, worth.speedup)
         return learnt
 
     def close(self) -> bool:
@@ -181,17 +183,14 @@ class LearntStore:
 
 
 def measured_worth(settings: Settings, environ: Mapping[str, str]) -> DrafterWorth | None:
-    """Returns what the draft model was worth to daemons with these settings, from the saved costs; None if too little
-    is known."""
+    """Returns what the draft model or draft head was worth to daemons with these settings, from the saved costs; None
+    if too little is known."""
     folder = own_folder(settings, environ)
     path = settings.engine.learnt_file or (folder and folder / _LEARNT)
     learnt = LearntFile(StateStore(path), lambda: identity(settings)).read()
     try:
-        return (
-            None
-            if learnt is None
-            else LearntCosts.of_document(learnt).worth(DRAFT_MODEL, settings.engine.max_draft_tokens)
-        )
+        costs = None if learnt is None else LearntCosts.of_document(learnt)
+        return draft_worth(costs, settings.engine.max_draft_tokens)
     except ConfigError:
         return None
 

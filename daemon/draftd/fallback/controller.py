@@ -22,7 +22,7 @@ from draftd.errors import DraftdError, InvalidRequest, NotServing, QueueFull
 from draftd.fallback.baselines import frozen_baselines
 from draftd.fallback.ladder import Cause, Ladder, Signal
 from draftd.fallback.leases import Applied, Notice
-from draftd.fallback.loaded_drafters import LoadedDrafters, missing_drafters
+from draftd.fallback.loaded_drafters import LoadedDrafters, missing_drafters, needed_drafters
 from draftd.fallback.probe_runner import ProbeRunner
 from draftd.fallback.probe_schedule import ProbeSchedule
 from draftd.fallback.probes import CanaryReport, ProbeReport
@@ -330,7 +330,7 @@ class Controller:
             if level.kind >= FallbackLevel.SHORT_BLOCK:
                 allowed = frozenset(self._engine.info.drafters)
             else:  # the level's drafter and lighter ones
-                allowed = frozenset(lower.drafter for lower in self._levels[position:] if lower.drafter is not None)
+                allowed = frozenset().union(*map(needed_drafters, self._levels[position:]))
                 allowed |= {GRAMMAR} if allowed else set()  # forced tokens cost nothing
             self._engine.lower(level.max_draft_tokens, allowed, f"ladder: {signal.cause}")
         except Exception as error:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
-from draftd.core import DRAFT_HEAD, DRAFT_MODEL, DrafterName, FallbackLevel, LadderLevel
+from draftd.core import MODEL_DRAFTERS, DrafterName, FallbackLevel, LadderLevel
 from draftd.engine.handle import EngineHandle
 from draftd.errors import DraftdError, NotServing, QueueFull
 
@@ -22,11 +22,11 @@ _AGAIN_SECONDS = 30.0  # before failed weights are tried again
 
 def needed_drafters(level: LadderLevel) -> frozenset[DrafterName]:
     """Returns the drafters that requests may use at this level. Down to SHORT_BLOCK a client may name the draft model
-    or the draft head, whatever the level's own drafter is."""
+    or the draft head, whatever the level's own drafter is. Either may stand in for the other at any level."""
     if (drafter := level.drafter) is None:
         return frozenset()
-    if level.kind >= FallbackLevel.SHORT_BLOCK:
-        return frozenset({drafter, DRAFT_MODEL, DRAFT_HEAD})
+    if level.kind >= FallbackLevel.SHORT_BLOCK or drafter in MODEL_DRAFTERS:
+        return frozenset({drafter, *MODEL_DRAFTERS})
     return frozenset({drafter})
 
 
@@ -136,18 +136,25 @@ class LoadedDrafters:
         error = done.exception()
         self._failed_at = None if error is None else self._clock()
         if error is not None and not isinstance(error, (NotServing, QueueFull)):
-            log.warning(
-                "the weights of %s cannot be kept in memory: %s", ", ".join(sorted(self._own)) or "no drafter", error
-            )
+            log.warning("the weights of %s cannot be kept in memory: %s", self._own_names, error)
+
+    @property
+    def _own_names(self) -> str:
+        """Names the level's drafters that the daemon has."""
+        own = self._own
+        with contextlib.suppress(DraftdError):
+            own &= frozenset(self._engine.info.drafters)
+        return ", ".join(sorted(own)) or "no drafter"
 
 
 def why_missing(drafter: DrafterName | None, engine: EngineHandle) -> str:
-    """Returns why the drafter is unavailable; empty if it is available, None, or unknown yet."""
+    """Returns why the drafter is unavailable; empty if it or its stand-in is available, if it is None, or if it is
+    unknown yet."""
     try:
         info = engine.info
     except DraftdError:
         return ""
-    if drafter is None or drafter in info.drafters:
+    if drafter is None or info.stand_in(drafter) in info.drafters:
         return ""
     return info.why_no(drafter) or f"{drafter} is not configured"
 

@@ -155,17 +155,18 @@ class ProbeRunner:
     # on the run's thread
 
     def _probe(self, level: LadderLevel, learn: bool) -> ProbeReport:
-        assert level.drafter is not None
+        drafting = self._engine.info.with_stand_in(level)
+        assert drafting.drafter is not None
         baselines, prompts = self.baselines.drafters, self._prompts.probe
-        probed, ended = self._requests.compare(prompts, level, Origin.PROBE, self._limits.probe)
-        baseline, floor = baselines.get(level.drafter), self._settings.acceptance_floor
+        probed, ended = self._requests.compare(prompts, drafting, Origin.PROBE, self._limits.probe)
+        baseline, floor = baselines.get(drafting.drafter), self._settings.acceptance_floor
         report = judge_probe(level, probed, ended, baseline, self._tolerated, floor)
         if learn and not ended and report.verdict is ProbeVerdict.GOOD and (showed := learnt(probed)) is not None:
-            baselines[level.drafter] = showed
+            baselines[drafting.drafter] = showed
         return report
 
     def _canaries(self, level: LadderLevel) -> CanaryReport:
-        canaries, limits = self._prompts.canaries, self._limits
+        canaries, limits, level = self._prompts.canaries, self._limits, self._engine.info.with_stand_in(level)
         compared, ended = self._requests.compare(canaries, level, Origin.CANARY, limits.canaries, limits.patience)
         outcomes = [self._outcome(canary, prompt) for canary, prompt in zip(canaries, compared, strict=False)]
         return judge_canaries(outcomes, ended, self._tolerated, self._settings.canary_tolerance)

@@ -228,7 +228,9 @@ class ProbeSchedule:
         top = self._ladder[0]
         if state.position != 0 or signals or not top.drafts or not top.max_draft_tokens or now < self._learning.at:
             return False
-        return top.drafter not in self._runner.baselines.drafters and not why_missing(top.drafter, self._engine)
+        if why_missing(top.drafter, self._engine):
+            return False
+        return self._engine.info.with_stand_in(top).drafter not in self._runner.baselines.drafters
 
     def _canaries_due(self, state: LadderState, signals: Sequence[Signal], now: float) -> bool:
         """Whether canaries are due, and something would be drafted."""

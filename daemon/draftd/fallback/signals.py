@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FallbackLevel, WorkloadClass
+from draftd.core import LIGHT_DRAFT_MODEL, MODEL_DRAFTERS, PROMPT_LOOKUP, DrafterName, FallbackLevel, WorkloadClass
 from draftd.counts import DraftCounts
 from draftd.fallback.drift import WINDOWS, AcceptanceSample, Baseline, Cusum, CusumSettings, Floor, StreamKey
 from draftd.fallback.ladder import Cause, Signal
 from draftd.fallback.probes import CanaryReport, ProbeVerdict
 from draftd.settings import FallbackSettings
 
-_DRAFT_MODELS = frozenset({DRAFT_MODEL, LIGHT_DRAFT_MODEL})
+_WITH_WEIGHTS = frozenset({*MODEL_DRAFTERS, LIGHT_DRAFT_MODEL})
 _HARD = frozenset({Cause.MEMORY, Cause.VERIFIER_ERRORS, Cause.DRAFTER_ERRORS, Cause.QUALITY})
 _MOST_ERRORS = 1024  # times kept of each kind of error
 
@@ -134,12 +134,12 @@ class SignalState:
             return self
         sample, kind = AcceptanceSample(counts.accepted, counts.rollbacks), (drafter, workload)
         before = self.streams.get(kind) or Cusum()
-        # A draft model's baseline is learnt at the top level only: below, something was wrong.
-        learn = self.position == 0 or drafter != DRAFT_MODEL
+        # The baseline of a draft model or head is learnt at the top level only: below, something was wrong.
+        learn = self.position == 0 or drafter not in MODEL_DRAFTERS
         stream = before.observe(sample, self.cusum, at, learn=learn)
         guard = self.advance(at)
         floor, cost = guard.floor, counts.draft_cost
-        if drafter in _DRAFT_MODELS:  # prompt lookup is free, so it may miss often: break-even judges it
+        if drafter in _WITH_WEIGHTS:  # prompt lookup is free, so it may miss often: break-even judges it
             floor = floor.add(sample.accepted, sample.reached)
         return replace(
             guard,

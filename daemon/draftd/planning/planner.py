@@ -218,7 +218,7 @@ def _choose_drafter(wish: RequestedPlan, ceiling: LadderLevel) -> DrafterName:
 
 
 def _missing_reason(drafter: DrafterName, wish: RequestedPlan, model: ModelInfo) -> str:
-    reason = model.why_no(drafter) or model.why_no(DRAFT_MODEL)
+    reason = model.why_no(drafter) or model.why_no_model_drafts
     why = f" ({reason})" if reason else ""
     if wish.drafter is not None:
         return f"request: drafter {drafter} is not available{why}"

@@ -41,8 +41,8 @@ class FallbackSettings(Section):
     window_seconds: FiniteFloat = Field(default=300.0, ge=0.5, le=86400)
     """Length in seconds of the windows over which acceptance, speed, errors, swap and the remote are judged."""
     acceptance_floor: FiniteFloat = Field(default=0.40, ge=0, le=1)
-    """Least share of reached tokens that the target must accept: accepted / (accepted + rollbacks). If a draft model is
-    below it in two windows in a row, the daemon steps down."""
+    """Least share of reached tokens that the target must accept: accepted / (accepted + rollbacks). If a draft model or
+    a draft head is below it in two windows in a row, the daemon steps down."""
     least_requests: int = Field(default=10, ge=1, le=1_000_000)
     """Fewest requests in a window for a verdict on acceptance, speed or the remote. With fewer, the window is
     ignored."""

@@ -33,8 +33,8 @@ class ModelSettings(Section):
     path: ModelName | None = None
     """Model to serve: a folder or a Hugging Face hub id. Unset: the small pair of models that is embedded in draftd."""
     draft_path: ModelName | None = None
-    """Draft model for model.path: a folder or a hub id. Unset: no draft model, or the embedded pair's if model.path is
-    unset."""
+    """Draft model for model.path, or the repository of a draft head for it: a folder or a hub id. Unset: no draft
+    model, or the embedded pair's if model.path is unset. A draft head in the model's own files is found without it."""
     light_draft_path: ModelName | None = None
     """The draft model with coarser weights, which the fallback uses before it stops drafting with a model: a folder or
     a hub id. Unset: none."""
@@ -48,8 +48,9 @@ class ModelSettings(Section):
     """Offer the drafter prompt_lookup, which needs no draft model: it finds the latest tokens earlier in the prompt or
     answer, and proposes what followed them there."""
     drafter: DrafterName | None = None
-    """Drafter of requests that name none: draft_model, light_draft_model or prompt_lookup. Under automatic depth
-    prompt_lookup also drafts where it promises more, unless model.prompt_lookup is false. Unset: draft_model."""
+    """Drafter of requests that name none: draft_model, draft_head, light_draft_model or prompt_lookup. A draft head
+    drafts in place of a draft model that is not there, and the other way round. Under automatic depth the faster of the
+    two drafts, and prompt_lookup where it promises more, unless model.prompt_lookup is false. Unset: draft_model."""
     generic_tools: bool = True
     """If the model's chat template takes no tools, describe a request's tools to the model as text in the system
     message. False: requests with tools are refused."""

@@ -127,9 +127,10 @@ ERROR_TYPE = _string(
 )
 DRAFT_MODEL = _string(
     "draftd.draft_model",
-    "The draft model of the loaded pair, in both modes; `prompt_lookup` if the plan drafts without weights; `none` "
-    "if there is neither",
-    examples=("draftd-nano-draft", "prompt_lookup", "none"),
+    "The draft model of the loaded pair, in both modes; `draft_head` if the model's own draft head drafts, in both "
+    "modes if there is no draft model; `prompt_lookup` if the plan drafts without weights; `none` if there is none of "
+    "them",
+    examples=("draftd-nano-draft", "draft_head", "prompt_lookup", "none"),
 )
 MODE = _string(
     "draftd.mode",
@@ -217,7 +218,8 @@ PLAN_LEVEL = _string(
 )
 PLAN_VARIANT = _string("draftd.plan.variant", "Variant of the feature flag", examples=("on", "off"))
 PLAN_DRAFTER = _string(
-    "draftd.plan.drafter", "The drafter: `draft_model`, `light_draft_model`, `prompt_lookup`, `grammar` or `none`"
+    "draftd.plan.drafter",
+    "The drafter: `draft_model`, `draft_head`, `light_draft_model`, `prompt_lookup`, `grammar` or `none`",
 )
 PLAN_MAX_DRAFT = _int("draftd.plan.max_draft_tokens", "Most tokens to draft in a step; 0 is none")
 PLAN_DEPTH_MODE = _string(

@@ -94,11 +94,14 @@ class ModelNames:
 
     def draft(self, plan: DecodePlan | None) -> str:
         """Returns the draft label: the plan's drafter if that is not the draft model, otherwise the loaded draft model.
-        Autoregressive requests get the latter too, so that the label does not divide the two modes."""
+        Autoregressive requests get the latter too, or `draft_head` if the model's head stands in for it, so that the
+        label does not divide the two modes."""
         if plan is not None and plan.drafter not in (None, DRAFT_MODEL):
             return plan.drafter
-        info = self.info()
-        return (info and info.draft_model) or "none"
+        if (info := self.info()) is None:
+            return "none"
+        drafter = info.stand_in(DRAFT_MODEL)
+        return drafter if drafter != DRAFT_MODEL else info.draft_model or "none"
 
     def labels(self, plan: DecodePlan | None, workload: WorkloadClass, tier: ContextTier | None) -> Labels:
         """Returns a request's labels. `plan` and `tier` are None if it was refused before it had them."""

@@ -441,18 +441,22 @@ class GetManifestResponse(_message.Message):
     def __init__(self, version: _Optional[str] = ..., packages: _Optional[_Mapping[str, str]] = ..., python: _Optional[str] = ..., os: _Optional[str] = ..., device: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., backend: _Optional[str] = ..., blas: _Optional[str] = ..., power_source: _Optional[str] = ..., low_power: _Optional[bool] = ..., models: _Optional[_Mapping[str, ModelManifest]] = ..., settings: _Optional[_Mapping[str, str]] = ..., load_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., exactness: _Optional[_Union[Exactness, _Mapping]] = ...) -> None: ...
 
 class ModelManifest(_message.Message):
-    __slots__ = ("name", "quantization", "weight_bytes", "files", "changed_since_load")
+    __slots__ = ("name", "quantization", "weight_bytes", "files", "changed_since_load", "kind", "form")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     CHANGED_SINCE_LOAD_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
     name: str
     quantization: str
     weight_bytes: int
     files: _containers.RepeatedCompositeFieldContainer[ModelFile]
     changed_since_load: bool
-    def __init__(self, name: _Optional[str] = ..., quantization: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., files: _Optional[_Iterable[_Union[ModelFile, _Mapping]]] = ..., changed_since_load: _Optional[bool] = ...) -> None: ...
+    kind: str
+    form: str
+    def __init__(self, name: _Optional[str] = ..., quantization: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., files: _Optional[_Iterable[_Union[ModelFile, _Mapping]]] = ..., changed_since_load: _Optional[bool] = ..., kind: _Optional[str] = ..., form: _Optional[str] = ...) -> None: ...
 
 class ModelFile(_message.Message):
     __slots__ = ("name", "kind", "bytes", "sha256")

@@ -615,7 +615,7 @@ class GetModelRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "draft_model", "context_length", "vocab_size", "speculation_available", "speculation_reason", "default_max_tokens", "max_draft_tokens", "weight_bytes", "draft_weight_bytes", "chat_template", "light_draft_model", "light_draft_reason", "depth_mode", "drafters", "batched", "batched_reason", "architecture", "layers", "partial_prefixes", "position_bytes", "sequence_bytes", "largest_context", "end_tokens", "tools", "thinking", "left_out", "quality", "generic_tools")
+    __slots__ = ("model", "draft_model", "context_length", "vocab_size", "speculation_available", "speculation_reason", "default_max_tokens", "max_draft_tokens", "weight_bytes", "draft_weight_bytes", "chat_template", "light_draft_model", "light_draft_reason", "depth_mode", "drafters", "batched", "batched_reason", "architecture", "layers", "partial_prefixes", "position_bytes", "sequence_bytes", "largest_context", "end_tokens", "tools", "thinking", "left_out", "quality", "generic_tools", "draft_head")
     class LayersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -659,6 +659,7 @@ class GetModelResponse(_message.Message):
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     QUALITY_FIELD_NUMBER: _ClassVar[int]
     GENERIC_TOOLS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_HEAD_FIELD_NUMBER: _ClassVar[int]
     model: str
     draft_model: str
     context_length: int
@@ -688,4 +689,29 @@ class GetModelResponse(_message.Message):
     left_out: str
     quality: QualityClass
     generic_tools: bool
-    def __init__(self, model: _Optional[str] = ..., draft_model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., speculation_available: _Optional[bool] = ..., speculation_reason: _Optional[str] = ..., default_max_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., draft_weight_bytes: _Optional[int] = ..., chat_template: _Optional[bool] = ..., light_draft_model: _Optional[str] = ..., light_draft_reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., batched: _Optional[bool] = ..., batched_reason: _Optional[str] = ..., architecture: _Optional[str] = ..., layers: _Optional[_Mapping[str, int]] = ..., partial_prefixes: _Optional[bool] = ..., position_bytes: _Optional[int] = ..., sequence_bytes: _Optional[int] = ..., largest_context: _Optional[int] = ..., end_tokens: _Optional[_Mapping[int, str]] = ..., tools: _Optional[bool] = ..., thinking: _Optional[bool] = ..., left_out: _Optional[str] = ..., quality: _Optional[_Union[QualityClass, str]] = ..., generic_tools: _Optional[bool] = ...) -> None: ...
+    draft_head: DraftHead
+    def __init__(self, model: _Optional[str] = ..., draft_model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., speculation_available: _Optional[bool] = ..., speculation_reason: _Optional[str] = ..., default_max_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., draft_weight_bytes: _Optional[int] = ..., chat_template: _Optional[bool] = ..., light_draft_model: _Optional[str] = ..., light_draft_reason: _Optional[str] = ..., depth_mode: _Optional[_Union[DepthMode, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., batched: _Optional[bool] = ..., batched_reason: _Optional[str] = ..., architecture: _Optional[str] = ..., layers: _Optional[_Mapping[str, int]] = ..., partial_prefixes: _Optional[bool] = ..., position_bytes: _Optional[int] = ..., sequence_bytes: _Optional[int] = ..., largest_context: _Optional[int] = ..., end_tokens: _Optional[_Mapping[int, str]] = ..., tools: _Optional[bool] = ..., thinking: _Optional[bool] = ..., left_out: _Optional[str] = ..., quality: _Optional[_Union[QualityClass, str]] = ..., generic_tools: _Optional[bool] = ..., draft_head: _Optional[_Union[DraftHead, _Mapping]] = ...) -> None: ...
+
+class DraftHead(_message.Message):
+    __slots__ = ("kind", "family", "files", "file_bytes", "weight_bytes", "form", "accepted", "chance", "positions", "refusal")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    FAMILY_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    CHANCE_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    family: str
+    files: _containers.RepeatedScalarFieldContainer[str]
+    file_bytes: int
+    weight_bytes: int
+    form: str
+    accepted: float
+    chance: float
+    positions: int
+    refusal: str
+    def __init__(self, kind: _Optional[str] = ..., family: _Optional[str] = ..., files: _Optional[_Iterable[str]] = ..., file_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., form: _Optional[str] = ..., accepted: _Optional[float] = ..., chance: _Optional[float] = ..., positions: _Optional[int] = ..., refusal: _Optional[str] = ...) -> None: ...

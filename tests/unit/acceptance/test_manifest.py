@@ -53,6 +53,8 @@ ONE_THING = [
     (entry("settings", **{"engine.max_draft_tokens": "4"}), "settings.engine.max_draft_tokens", "6", "4"),
     (entry("prompts", code="00" * 32), "prompts.code", WAS.prompts["code"], "00" * 32),
     (with_model("target", quantization="none"), "models.target.quantization", "4 bits, groups of 64", "none"),
+    (with_model("draft", kind="mtp"), "models.draft.kind", "", "mtp"),
+    (with_model("draft", form="hidden, embedding"), "models.draft.form", "", "hidden, embedding"),
     (with_model("draft", changed_since_load=True), "models.draft.changed_since_load", "false", "true"),
     (with_model("draft", files=WAS.models["draft"].files[1:]), "models.draft.files.config.json", "1f" * 32, "absent"),
     (

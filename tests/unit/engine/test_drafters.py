@@ -70,15 +70,18 @@ def test_drafter_with_unmet_requirement_is_not_offered_and_reason_is_given():
     info = models_with(registry).info
     assert info.drafters == (PROMPT_LOOKUP,)
     assert info.registered_drafters == (*BUILT_IN_DRAFTERS, "eagle", "medusa")
-    assert info.why_no("eagle") == "it needs the target's hidden states, which no target gives yet"
+    needed = "it needs a head that drafts from the target's hidden states, and none is configured for it"
+    assert info.why_no("eagle") == needed
     assert info.why_no("medusa") == "it needs a model of its own, and none is configured for it"
 
 
 def test_drafter_registry_rejects_unknown_taken_and_malformed_names():
     registry = built_in_drafters()
-    with pytest.raises(ConfigError, match="model.drafter: got 'eagle'; allowed: draft_model, light_draft_model, prom"):
+    with pytest.raises(
+        ConfigError, match="model.drafter: got 'eagle'; allowed: draft_model, draft_head, light_draft_m"
+    ):
         registry.get("eagle", "model.drafter")
-    with pytest.raises(ConfigError, match="in use: draft_model, light_draft_model, prompt_lookup"):
+    with pytest.raises(ConfigError, match="in use: draft_model, draft_head, light_draft_model, prompt_lookup"):
         registry.register(PROMPT_LOOKUP, lambda provided: Repeat())
     with pytest.raises(ConfigError, match="lower-case letters"):
         registry.register("Eagle 3", lambda provided: Repeat())
@@ -162,9 +165,12 @@ def test_merging_empty_proposals_gives_no_draft():
     [
         (
             {"model": {"drafter": "eagle"}},
-            "model.drafter: got 'eagle'; allowed: draft_model, light_draft_model, prompt",
+            "model.drafter: got 'eagle'; allowed: draft_model, draft_head, light_draft_model",
         ),
-        ({"fallback": {"lighter": ["eagle"]}}, "fallback.lighter: got 'eagle'; allowed: draft_model, light_draft"),
+        (
+            {"fallback": {"lighter": ["eagle"]}},
+            "fallback.lighter: got 'eagle'; allowed: draft_model, draft_head, light",
+        ),
     ],
 )
 def test_setting_naming_unknown_drafter_is_refused_with_config_error(settings, said):

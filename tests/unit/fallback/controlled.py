@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from draftd.clocks import SteadyClock
 from draftd.core import (
     BUILT_IN_DRAFTERS,
+    DRAFT_HEAD,
     DRAFT_MODEL,
     PROMPT_LOOKUP,
     DecodeMode,
@@ -86,7 +87,7 @@ class FakeEngine:
         self.lowered: list[tuple[int, frozenset[DrafterName], str]] = []
         self.failure: Exception | None = None
         self.not_serving: Exception | None = None
-        self.drafters = tuple(BUILT_IN_DRAFTERS)
+        self.drafters = tuple(name for name in BUILT_IN_DRAFTERS if name != DRAFT_HEAD)
         self.slow = False
         self.active = 0
         self.reloads: list[Future[int]] = []
@@ -115,6 +116,7 @@ class FakeEngine:
     def keep(self, drafters: frozenset[DrafterName]) -> Future[int]:
         if self.not_serving is not None:
             raise self.not_serving
+        drafters -= {DRAFT_HEAD}  # as an engine whose model has none
         self.trace.add("keep " + ",".join(sorted(drafters)))
         future: Future[int] = Future()
         self._loading.append((drafters, future))

@@ -7,25 +7,26 @@ import threading
 
 import pytest
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, LadderLevel
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, LadderLevel
 from draftd.errors import ModelLoadError, NotServing
 from draftd.fallback.loaded_drafters import LoadedDrafters, needed_drafters
 from tests.unit.fallback.controlled import BOTTOM, LADDER, LIGHT, SHORTER, TOP, FakeEngine
 from tests.wait_until import until
 
-DRAFT, LIGHTER, LOOKUP = DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
+DRAFT, HEAD, LIGHTER, LOOKUP = DRAFT_MODEL, DRAFT_HEAD, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP
 
 
 def asked(engine: FakeEngine) -> list[str]:
     return [done.removeprefix("keep ") for done in engine.trace.done]
 
 
-def test_full_ladder_level_needs_draft_model_beside_its_drafter_but_light_draft_does_not() -> None:
-    assert needed_drafters(LADDER[TOP]) == needed_drafters(LADDER[SHORTER]) == {DRAFT}
+def test_full_ladder_level_needs_draft_model_and_head_beside_its_drafter_but_light_draft_does_not() -> None:
+    assert needed_drafters(LADDER[TOP]) == needed_drafters(LADDER[SHORTER]) == {DRAFT, HEAD}
     assert needed_drafters(LADDER[LIGHT]) == {LOOKUP}
     assert needed_drafters(LADDER[BOTTOM]) == frozenset()
-    assert needed_drafters(LadderLevel(FallbackLevel.FULL, 4, LOOKUP)) == {LOOKUP, DRAFT}
+    assert needed_drafters(LadderLevel(FallbackLevel.FULL, 4, LOOKUP)) == {LOOKUP, DRAFT, HEAD}
     assert needed_drafters(LadderLevel(FallbackLevel.LIGHT_DRAFT, 2, LIGHTER)) == {LIGHTER}
+    assert needed_drafters(LadderLevel(FallbackLevel.LIGHT_DRAFT, 2, DRAFT)) == {DRAFT, HEAD}
 
 
 def test_drafter_weights_are_requested_from_the_engine_only_on_change() -> None:
@@ -123,7 +124,7 @@ def test_failed_load_of_the_current_level_drafter_is_retried_later_and_logged_on
         for _ in range(10):
             drafters.refresh()
     assert asked(engine) == ["draft_model"]
-    assert len(caplog.records) == 1
+    assert caplog.messages == ["the weights of draft_model cannot be kept in memory: the folder is empty"]
     engine.failure, now = None, 31.0
     drafters.refresh()
     assert engine.held == {DRAFT}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_HEAD, DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.errors import NotNow, NotServing
 from draftd.fallback.probes import ProbeVerdict
 from tests.fake_engine import INFO, Answering
@@ -103,4 +103,21 @@ def test_fallback_state_lists_missing_drafters_only_while_the_engine_serves() ->
     assert controlled.controller.state().missing == {DRAFT_MODEL: WHY}
     controlled.engine.not_serving = NotServing("the model is being loaded", retry_after=1.0)
     controlled.at(2)
+    assert controlled.controller.state().missing == {}
+
+
+def test_level_of_a_missing_draft_model_is_probed_with_the_draft_head_and_keeps_its_baseline() -> None:
+    engine = Answering(info=replace(INFO, draft_model=None, drafters=(DRAFT_HEAD, PROMPT_LOOKUP)))
+    with probe_runner(engine) as (runner, _):
+        report = runner.probe(FULL, learn=True).result(SOON)
+        assert (report.verdict, report.level) == (ProbeVerdict.GOOD, FULL)
+        assert set(runner.baselines.drafters) == {DRAFT_HEAD}
+        assert runner.canaries().result(SOON).verdict is ProbeVerdict.GOOD
+    assert {request.plan.drafter for request in engine.asked} == {None, DRAFT_HEAD}
+    assert set(engine.lent) == {DRAFT_HEAD}
+
+
+def test_ladder_of_a_missing_draft_model_lacks_nothing_if_a_draft_head_drafts() -> None:
+    controlled = without_draft(DRAFT_HEAD, PROMPT_LOOKUP)
+    controlled.at(1)
     assert controlled.controller.state().missing == {}

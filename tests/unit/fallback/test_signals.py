@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, WorkloadClass
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, PROMPT_LOOKUP, FallbackLevel, WorkloadClass
 from draftd.counts import DraftCounts
 from draftd.fallback.drift import Baseline, StreamKey
 from draftd.fallback.ladder import Cause
@@ -103,6 +103,15 @@ def test_draft_model_acceptance_baseline_is_measured_only_at_top_level() -> None
     top = Watched(SignalState.new(SETTINGS, {})).requests(100, 0.7)
     assert top.guard.learnt()[CODE].mean == pytest.approx(0.7)
     assert top.guard.drift() == {"code": 0.0}
+
+
+def test_draft_head_is_held_to_the_floor_and_learns_its_baseline_only_at_the_top_like_a_draft_model() -> None:
+    head: StreamKey = (DRAFT_HEAD, WorkloadClass.CODE)
+    low = Watched(SignalState.new(SETTINGS, {})).requests(70, 0.2, head)
+    assert low.asked()[Cause.ACCEPTANCE_FLOOR] is FallbackLevel.SHORT_BLOCK
+    below = Watched(SignalState.new(SETTINGS, {}, position=1)).requests(200, 0.8, head)
+    assert head not in below.guard.learnt()
+    assert head in Watched(SignalState.new(SETTINGS, {})).requests(200, 0.8, head).guard.learnt()
 
 
 def test_acceptance_below_the_floor_in_two_windows_asks_for_short_block() -> None:

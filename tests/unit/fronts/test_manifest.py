@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.counts import DraftCounts
 from draftd.engine.observer import EngineStatus
 from draftd.errors import NotServing
@@ -24,7 +24,7 @@ from draftd.fronts.grpc import manifest as server_manifest
 from draftd.fronts.grpc.manifest import Manifests, in_force
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView
 from draftd.hardware.system import device
-from draftd.model_info import ModelInfo
+from draftd.model_info import HeadInfo, ModelInfo
 from draftd.models.fingerprint import Fingerprints
 from draftd.models.folder import ModelFiles, PairFiles
 from draftd.settings import Settings
@@ -129,6 +129,15 @@ def light(world: World) -> None:
     world.engine.files = replace(world.engine.files, drafts={**world.engine.files.drafts, LIGHT: ModelFiles(folder)})
 
 
+def head(world: World, form: str = "embedding, hidden") -> None:
+    drafters, family = (DRAFT, DRAFT_HEAD), HeadInfo("mtp", "MTP head", ("mtp.safetensors",), form=form)
+    info(head=family, drafters=drafters)(world)
+    target = world.engine.files.target
+    assert target is not None
+    files = {**world.engine.files.drafts, DRAFT_HEAD: replace(target, part="draft head")}
+    world.engine.files = replace(world.engine.files, drafts=files)
+
+
 def touch(world: World) -> None:
     os.utime(world.root / "draft" / "model.safetensors", ns=(1, 1))
 
@@ -161,6 +170,8 @@ ONE_THING: list[tuple[Callable[[World], None], list[str]]] = [
     (touch, ["models.draft.changed_since_load"]),
     (info(draft_model=None), ["models.draft"]),
     (light, ["models.light_draft"]),
+    (head, ["models.draft_head"]),
+    (info(head=HeadInfo("mtp", "MTP head", (), refusal="it lacks fc.weight")), []),
 ]
 NO_MATTER: list[tuple[Callable[[World], None], list[str]]] = [
     (lambda w: w.set("server.port", 1), ["settings.server.port"]),
@@ -171,7 +182,7 @@ NO_MATTER: list[tuple[Callable[[World], None], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "fields"), ONE_THING, ids=[one[1][0] for one in ONE_THING])
+@pytest.mark.parametrize(("change", "fields"), ONE_THING, ids=["-".join(one[1]) or "refused head" for one in ONE_THING])
 def test_manifests_of_daemons_with_a_single_change_differ_only_in_its_fields(
     tmp_path: Path, change: Callable[[World], None], fields: list[str]
 ) -> None:
@@ -190,6 +201,18 @@ def test_manifest_comparison_marks_difference_without_effect_on_results_as_immat
     change(other)
     found = [d for d in differences(one.manifest(), other.manifest()) if d.field != "created"]
     assert [(d.field, d.matters) for d in found] == [(name, False) for name in fields]
+
+
+def test_manifests_of_draft_heads_of_two_forms_differ_and_list_the_files_of_a_head_apart(tmp_path: Path) -> None:
+    one, other = world(tmp_path / "a" / "pair"), world(tmp_path / "b" / "pair")
+    head(one)
+    head(other, "hidden, embedding")
+    (difference,) = (d for d in differences(one.manifest(), other.manifest()) if d.field != "created")
+    assert (difference.field, difference.matters) == ("models.draft_head.form", True)
+    assert (one.manifest().models["draft_head"].kind, one.manifest().models["draft_head"].files) == ("mtp", ())
+    apart = ModelFiles.of(model(tmp_path / "apart"))
+    other.engine.files = replace(other.engine.files, drafts={**other.engine.files.drafts, DRAFT_HEAD: apart})
+    assert "model.safetensors" in [file.name for file in other.manifest().models["draft_head"].files]
 
 
 def test_manifest_differs_by_device_cores_memory_os_and_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, WorkloadClass
+from draftd.core import BUILT_IN_DRAFTERS, DRAFT_HEAD, DRAFT_MODEL, PROMPT_LOOKUP, DepthMode, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST, CalibratedCosts, CostSource
 from draftd.engine.depth.saved import LearntCosts
 from draftd.errors import NotServing
@@ -15,7 +15,7 @@ from draftd.exactness import Exactness, OperationExactness, OperationKind
 from draftd.fronts.grpc import reply
 from draftd.fronts.grpc.reply import hardware
 from draftd.hardware.state import HardwareSample, HardwareState, HardwareView, MemoryPressure, ThermalLevel
-from draftd.model_info import ModelInfo
+from draftd.model_info import HeadInfo, ModelInfo
 from draftd.protocol import DEPTH_MODES, WORKLOADS, exactness_of
 from draftd.service.request import ServedModel
 from draftd.v1 import control_pb2 as pb
@@ -126,6 +126,25 @@ def test_model_reply_carries_every_drafter_and_depth_mode() -> None:
     assert tuple(response.drafters) == BUILT_IN_DRAFTERS
     assert (response.light_draft_model, response.light_draft_reason) == ("l", "")
     assert (response.batched, response.batched_reason) == (False, "why")
+
+
+def test_model_reply_carries_the_draft_head_with_its_trial() -> None:
+    head = HeadInfo("mtp", "MTP head", ("mtp.safetensors",), 90, 80, "embedding, hidden", 0.5, 0.1, 255)
+    info = ModelInfo("m", None, 100, 50, (DRAFT_HEAD,), 9, 0, "cpu", head=head)
+    info = replace(info, refused_drafters={DRAFT_MODEL: "no draft model is loaded"})
+    response = reply.model(ServedModel(info, 1, 1, DepthMode.AUTOMATIC, chat_template=False))
+    assert response.speculation_reason == ""
+    message = response.draft_head
+    assert (message.kind, message.family, list(message.files)) == ("mtp", "MTP head", ["mtp.safetensors"])
+    assert (message.file_bytes, message.weight_bytes, message.form) == (90, 80, "embedding, hidden")
+    assert (message.accepted, message.chance, message.positions, message.refusal) == (0.5, 0.1, 255, "")
+
+
+def test_model_reply_gives_the_reason_of_a_refused_draft_model_beside_a_draft_head() -> None:
+    info = ModelInfo("m", "d", 100, 50, (DRAFT_HEAD,), 9, 0, "cpu", refused_drafters={DRAFT_MODEL: "other tokens"})
+    response = reply.model(ServedModel(info, 1, 1, DepthMode.AUTOMATIC, chat_template=False))
+    assert response.speculation_reason == "other tokens"
+    assert not response.HasField("draft_head")
 
 
 def test_hardware_reply_is_absent_before_the_first_sample() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from draftd.core import (
     BUILT_IN_DRAFTERS,
+    DRAFT_HEAD,
     DRAFT_MODEL,
     LIGHT_DRAFT_MODEL,
     PROMPT_LOOKUP,
@@ -251,3 +252,26 @@ def test_depth_mode_changes_only_depth_mode_and_alternatives_of_a_plan() -> None
             for mode in DepthMode
         ]
         assert len({replace(plan, depth_mode=DepthMode.FIXED, alternatives=frozenset()) for plan in plans}) == 1
+
+
+def test_draft_head_drafts_where_the_ladder_names_a_draft_model_that_is_not_there() -> None:
+    only_head = replace(MODEL, draft_model=None, drafters=(DRAFT_HEAD, PROMPT_LOOKUP))
+    plan = decide(RequestedPlan(), ON, CEILING, only_head)
+    assert (plan.drafter, plan.alternatives) == (DRAFT_HEAD, {PROMPT_LOOKUP})
+    named = decide(RequestedPlan(drafter=DRAFT_MODEL), ON, CEILING, only_head)
+    assert (named.drafter, named.reason) == (None, "request: drafter draft_model is not available")
+
+
+def test_plan_carries_the_draft_head_as_an_alternative_of_the_draft_model() -> None:
+    both = replace(MODEL, drafters=(DRAFT_MODEL, DRAFT_HEAD, PROMPT_LOOKUP))
+    plan = decide(RequestedPlan(), ON, CEILING, both)
+    assert (plan.drafter, plan.alternatives) == (DRAFT_MODEL, {DRAFT_HEAD, PROMPT_LOOKUP})
+    assert decide(RequestedPlan(), ON, CEILING, both, DepthMode.FIXED).alternatives == frozenset()
+
+
+def test_requested_draft_head_of_a_model_without_one_is_refused_with_the_reason() -> None:
+    plan = decide(RequestedPlan(drafter=DRAFT_HEAD), ON, CEILING, MODEL)
+    assert plan.reason == "request: drafter draft_head is not available (the model has no draft head)"
+    refused = replace(MODEL, refused_drafters={DRAFT_HEAD: "it lacks fc.weight"})
+    plan = decide(RequestedPlan(drafter=DRAFT_HEAD), ON, CEILING, refused)
+    assert plan.reason == "request: drafter draft_head is not available (it lacks fc.weight)"

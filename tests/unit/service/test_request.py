@@ -139,7 +139,11 @@ BAD = [
     (Request(Chat((Message("user", "hi"),)), echo=True), "echo", "raw text or token ids"),
     (request(stop=("x",) * 17), "stop", "at most 16"),
     (request(stop=("é" * 129,)), "stop[0]", "256 bytes"),
-    (request(wish=RequestedPlan(drafter="eagle")), "drafter", "draft_model, light_draft_model, prompt_lookup"),
+    (
+        request(wish=RequestedPlan(drafter="eagle")),
+        "drafter",
+        "draft_model, draft_head, light_draft_model, prompt_lookup",
+    ),
     (request(wish=RequestedPlan(max_draft_tokens=-1)), "max_draft_tokens", "0 or more"),
     (request(wish=RequestedPlan(ModePreference.SPECULATIVE, 0)), "max_draft_tokens", "1 or more"),
     (request(caller="x" * 129), "caller", "128 bytes"),

@@ -9,11 +9,14 @@ from dataclasses import replace
 import pytest
 
 from draftd.core import (
+    DRAFT_HEAD,
+    DRAFT_MODEL,
     PROMPT_LOOKUP,
     ContextTier,
     DecodeMode,
     DecodePlan,
     DecodeRequest,
+    DrafterName,
     FallbackLevel,
     FinishReason,
     WorkloadClass,
@@ -329,6 +332,22 @@ def test_model_label_is_unknown_until_the_model_is_loaded() -> None:
     assert naming.labels(plan, WorkloadClass.CODE, ContextTier.LONG)["gen_ai.request.model"] == "unknown"
     assert naming.labels(plan, WorkloadClass.CODE, ContextTier.LONG)["gen_ai.request.model"] == "nano"
     assert naming.labels(plan, WorkloadClass.CODE, ContextTier.LONG)["draftd.context_tier"] == "long"
+
+
+@pytest.mark.parametrize(
+    ("draft_model", "drafters", "speculative", "autoregressive"),
+    [
+        (None, (DRAFT_HEAD, PROMPT_LOOKUP), DRAFT_HEAD, DRAFT_HEAD),
+        ("nano-draft", (DRAFT_MODEL, DRAFT_HEAD), DRAFT_HEAD, "nano-draft"),
+        ("refused-draft", (DRAFT_HEAD,), DRAFT_HEAD, DRAFT_HEAD),
+    ],
+)
+def test_draft_label_names_the_draft_head_also_for_autoregressive_requests_without_a_draft_model(
+    draft_model: str | None, drafters: tuple[DrafterName, ...], speculative: str, autoregressive: str
+) -> None:
+    naming = ModelNames(lambda: replace(INFO, draft_model=draft_model, drafters=drafters))
+    assert naming.draft(replace(SPECULATIVE, drafter=DRAFT_HEAD)) == speculative
+    assert naming.draft(AUTOREGRESSIVE) == naming.draft(None) == autoregressive
 
 
 def test_observer_errors_caught_by_the_engine_are_counted(

@@ -33,8 +33,9 @@ from draftd.client.timing import (
     quantile,
     time_to_first_token,
 )
-from draftd.core import DRAFT_MODEL, GRAMMAR, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import GRAMMAR, ModePreference, SamplingParams, WorkloadClass
 from draftd.counts import total
+from draftd.model_info import name_drafts
 from draftd.v1 import control_pb2
 
 _ANSWER_SECONDS = 600.0
@@ -332,7 +333,7 @@ def _decode_on_one_rank(arguments: Sequence[str], ask: Ask, each: int) -> list[P
 
 def _introduce(out: Console, daemon: Serving, status: control_pb2.GetStatusResponse) -> None:
     drafters = [name for name in status.model.drafters if name != GRAMMAR]
-    draft = status.model.draft_model if DRAFT_MODEL in drafters else next(iter(drafters), "none")
+    draft = name_drafts(status.model.draft_model, drafters) or next(iter(drafters), "none")
     served = f"{daemon.model}, draft {draft}, {status.backend}, {daemon.address}"
     out.print(f"[bold]draftd {__version__}[/] serves {served}")
     for name, text in ranks_of(status):

@@ -77,9 +77,9 @@ def command(
         show(findings)
     if exactness:
         check = check_exactness(load, findings)
-        findings.append(check.finding)
+        findings += check.findings
         if not json:
-            show([check.finding])
+            show(check.findings)
             check.show_table()
     if json:
         output.print_json([finding.document() for finding in findings])

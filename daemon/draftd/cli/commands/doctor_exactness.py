@@ -8,11 +8,13 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 
 from draftd.cli import output
+from draftd.cli.commands.doctor_head import head_folder, judge_head
 from draftd.cli.figures import NOTHING
 from draftd.cli.findings import Finding, Severity, bad, note, ok
 from draftd.cli.persistent_state import paths_of
 from draftd.errors import ConfigError, ModelLoadError, in_one_line
 from draftd.exactness import Exactness, OperationExactness, OperationKind
+from draftd.model_info import HeadInfo
 from draftd.settings import Settings
 
 _SUBJECT = "exactness"
@@ -44,10 +46,16 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ExactnessCheck:
-    """The finding on a model's exactness. `measured`: its figures; None if it was not measured."""
+    """The finding on a model's exactness. `measured`: its figures; None if it was not measured. `head`: the finding on
+    its draft head, which was tried when the model was loaded; None without one."""
 
     finding: Finding
     measured: Exactness | None = None
+    head: Finding | None = None
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [self.finding] if self.head is None else [self.head, self.finding]
 
     def show_table(self) -> None:
         """Prints the operations that differ and the whole forward pass, if anything differs."""
@@ -82,13 +90,13 @@ def check_exactness(load: Callable[[], Settings], others: Sequence[Finding]) -> 
     settings = load()
     try:
         with closing(output.WaitingBar()) as progress:
-            measured = measure_target(settings, progress.hear_loading)
+            measured, head = measure_target(settings, progress.hear_loading)
     except ModelLoadError as error:
         return ExactnessCheck(bad(_SUBJECT, error.what, error.cure))
     except Exception as error:
         worst = bad if settings.engine.exact else note  # the setting needs the measurement
         return ExactnessCheck(worst(_SUBJECT, f"the model could not be measured: {in_one_line(error)}"))
-    return ExactnessCheck(judge(measured), measured)
+    return ExactnessCheck(judge(measured), measured, None if head is None else judge_head(head))
 
 
 def _why_not(findings: Sequence[Finding]) -> str:
@@ -103,22 +111,25 @@ def _why_not(findings: Sequence[Finding]) -> str:
     return ""
 
 
-def measure_target(settings: Settings, report: Report) -> Exactness:
-    """Loads the target without its drafts, and measures it with the sizes that the settings allow. Makes it exact first
-    if engine.exact is set. `report` takes a line for people. Raises ModelLoadError."""
+def measure_target(settings: Settings, report: Report) -> tuple[Exactness, HeadInfo | None]:
+    """Loads the target and its draft head without other drafts, and measures the target with the sizes that the
+    settings allow. Makes it exact first if engine.exact is set. Also returns what the head's trial found; None without
+    a head. `report` takes a line for people. Raises ModelLoadError."""
     from draftd.engine.exactness.setup import exact_models, measurement
     from draftd.engine.pair import load_models
     from draftd.fallback.probe_requests import probe_prompts
     from draftd.models.folder import ModelFolder
 
-    path, _ = paths_of(settings.model)
+    path, draft = paths_of(settings.model)
     files = ModelFolder(path, adapter=settings.model.adapter_path, offline=True).files()
-    models = load_models(str(files.folder), adapter=files.adapter, progress=report)
+    apart = head_folder(draft)
+    head = None if apart is None else str(apart.files().folder)
+    models = load_models(str(files.folder), head, adapter=files.adapter, progress=report)
     limits = settings.engine.limits()
     models, exact = exact_models(models, limits, report)
     begin = measurement(models, limits, probe_prompts, exact)
     assert begin is not None
-    return _finish(begin(models.target), report)
+    return _finish(begin(models.target), report), models.info.head
 
 
 def _finish(pieces: Generator[str, None, Exactness], report: Report) -> Exactness:

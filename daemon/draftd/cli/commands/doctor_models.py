@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from draftd.cli.commands.doctor_head import check_head, head_folder
 from draftd.cli.commands.status import capabilities
 from draftd.cli.figures import size
 from draftd.cli.findings import Finding, bad, note, ok
 from draftd.cli.persistent_state import measured_worth, paths_of, quiet_transformers
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.depth.saved import DrafterWorth
-from draftd.engine.drafters.sources import OTHER_DRAFT, DraftSource, mismatch
+from draftd.engine.drafters.sources import NO_HEAD, OTHER_DRAFT, DraftSource, LoadedHead, mismatch
 from draftd.engine.pair import LoadedModels, assemble, context_length_of, raised_context
 from draftd.errors import ModelLoadError, in_one_line
 from draftd.fronts.grpc import reply
@@ -47,6 +48,20 @@ class _Opened(NamedTuple):
     tokenizer: Any
 
 
+@dataclass(slots=True)
+class _OpenedDrafts:
+    """The drafts that could be opened, the draft head, and those that are refused, with the reason."""
+
+    opened: dict[DrafterName, _Opened] = field(default_factory=dict)
+    refused: dict[DrafterName, str] = field(default_factory=dict)
+    head: LoadedHead = NO_HEAD
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of the draft head's weights in memory."""
+        return 0 if self.head.info is None else self.head.info.weight_bytes
+
+
 def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
     """Opens the models as `serve` does, without reading weights. Returns findings on what the pair can do, the memory
     that it takes and what it would refuse; and the opened target. Uses no network: a hub id is looked up in the
@@ -58,7 +73,30 @@ def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
     findings = [finding, *_surplus("model", target)]
     if target is not None and (changes := target.folder.tokenizer_changes):
         findings.append(note("tokenizer", changes))
-    drafts, refused = dict[DrafterName, _Opened](), dict[DrafterName, str]()
+    drafts, apart = _OpenedDrafts(), head_folder(draft)
+    findings += _open_drafts(settings, target, draft if apart is None else None, drafts)
+    machine = advance(None, system_probe().sample(), 0.0, settings.hardware.memory_floor_bytes)
+    if target is None:
+        return [*findings, check_memory(machine)], None
+    shared = settings.distributed
+    several_ranks = shared.ranks > 1 or shared.hostfile is not None
+    head_findings, drafts.head = check_head(
+        target.folder, target.config, target.model, apart, several_ranks=several_ranks
+    )
+    if drafts.head.info is not None and drafts.head.info.refusal:
+        drafts.refused[DRAFT_HEAD] = drafts.head.info.refusal
+    findings += head_findings
+    if drafts.head.head is None or draft is not None:
+        findings += check_draft(target, draft, drafts.opened.get(DRAFT_MODEL))
+    findings += check_worth(measured_worth(settings, os.environ))
+    return [*findings, *judge_pair(settings, machine, target, drafts)], target
+
+
+def _open_drafts(
+    settings: Settings, target: _Opened | None, draft: str | None, drafts: _OpenedDrafts
+) -> Iterator[Finding]:
+    """Opens the draft model `draft` and the light draft. Yields the findings on them and on how they fit the target,
+    and adds them to `drafts`."""
     for name, subject, pair, named in (
         (DRAFT_MODEL, "draft model", "pair", draft),
         (LIGHT_DRAFT_MODEL, "light draft", "light pair", settings.model.light_draft_path),
@@ -66,22 +104,15 @@ def look_at_models(settings: Settings) -> tuple[list[Finding], _Opened | None]:
         if named is None:
             continue
         finding, opened = _open(subject, named)
-        findings += [finding, *_surplus(subject, opened)]
+        yield from (finding, *_surplus(subject, opened))
         if target is None or opened is None:
-            refused[name] = f"the {subject} could not be opened"
+            drafts.refused[name] = f"the {subject} could not be opened"
         elif why := mismatch(target.tokenizer, opened.tokenizer):
-            findings.append(bad(pair, f"{why}; it is served without this draft", OTHER_DRAFT))
-            refused[name] = why
+            yield bad(pair, f"{why}; it is served without this draft", OTHER_DRAFT)
+            drafts.refused[name] = why
         else:
-            findings.append(ok(pair, "the draft's tokenizer is the target's"))
-            drafts[name] = opened
-    if target is not None:
-        findings += check_draft(target, draft, drafts.get(DRAFT_MODEL))
-        findings += check_worth(measured_worth(settings, os.environ))
-    machine = advance(None, system_probe().sample(), 0.0, settings.hardware.memory_floor_bytes)
-    if target is None:
-        return [*findings, check_memory(machine)], None
-    return [*findings, *judge_pair(settings, machine, target, drafts, refused)], target
+            yield ok(pair, "the draft's tokenizer is the target's")
+            drafts.opened[name] = opened
 
 
 def _open(subject: str, path: str, adapter: Path | None = None) -> tuple[Finding, _Opened | None]:
@@ -153,21 +184,14 @@ def _surplus(subject: str, opened: _Opened | None) -> list[Finding]:
     return [note(subject, said, "take them out of the folder, or put the index there that names them")] if said else []
 
 
-def judge_pair(
-    settings: Settings,
-    machine: HardwareState,
-    target: _Opened,
-    drafts: Mapping[DrafterName, _Opened],
-    refused: Mapping[DrafterName, str],
-) -> list[Finding]:
-    """Returns findings on what `GetModel` would say and on what would be refused. `refused`: the drafts that do not fit
-    the target, and why."""
+def judge_pair(settings: Settings, machine: HardwareState, target: _Opened, drafts: _OpenedDrafts) -> list[Finding]:
+    """Returns findings on what `GetModel` would say and on what would be refused."""
     from draftd.engine.assembly import cache_limit, prefix_limit
 
     declared, max_context = context_length_of(target.config, target.tokenizer), settings.model.max_context
-    models = _assemble(settings, target, drafts, refused, max_context or declared)
-    needed = models.info.weight_bytes + models.info.draft_weight_bytes
-    loaded = dataclasses.replace(
+    models = _assemble(settings, target, drafts, max_context or declared)
+    needed = models.info.weight_bytes + models.info.draft_weight_bytes + drafts.head_bytes
+    loaded = replace(
         machine,
         available=None if machine.available is None else max(0, machine.available - needed),
         headroom=None if machine.headroom is None else machine.headroom - needed,
@@ -196,17 +220,11 @@ def judge_pair(
     ]
     if not prefixes:
         findings.append(note("prefix cache", "off: engine.prefix_cache_bytes is 0"))
-    return [*findings, *_refusals(served, layout, limit, refused)]
+    return [*findings, *_refusals(served, layout, limit, drafts.refused)]
 
 
-def _assemble(
-    settings: Settings,
-    target: _Opened,
-    drafts: Mapping[DrafterName, _Opened],
-    refused: Mapping[DrafterName, str],
-    context_length: int,
-) -> LoadedModels:
-    draft, light = drafts.get(DRAFT_MODEL), drafts.get(LIGHT_DRAFT_MODEL)
+def _assemble(settings: Settings, target: _Opened, drafts: _OpenedDrafts, context_length: int) -> LoadedModels:
+    draft, light = drafts.opened.get(DRAFT_MODEL), drafts.opened.get(LIGHT_DRAFT_MODEL)
     return assemble(
         target.model,
         draft and draft.model,
@@ -217,7 +235,8 @@ def _assemble(
         context_length=context_length,
         backend="",
         prompt_lookup=settings.model.prompt_lookup,
-        refused=refused,
+        refused=drafts.refused,
+        head=drafts.head,
         sources={LIGHT_DRAFT_MODEL: DraftSource("light draft", lambda: light.model)} if light else {},
         architecture=target.config["model_type"],
         left_out=not_served(target.config),
@@ -245,7 +264,7 @@ def _refusals(served: ServedModel, layout: Layout, limit: int, refused: Mapping[
     named = [name for name in info.refused_drafters if name != DRAFT_MODEL or name in refused]
     reasons = {f"requests for the drafter {drafter_in_words(name)}": info.why_no(name) for name in named}
     if not info.speculation_available:
-        reasons["requests for the mode SPECULATIVE"] = info.why_no(DRAFT_MODEL)
+        reasons["requests for the mode SPECULATIVE"] = info.why_no_model_drafts
     if (whole := info.context_length) > info.largest_context:
         need = size(layout.needed_bytes([whole]))
         reasons[f"texts of more than {info.largest_context:,} tokens"] = (

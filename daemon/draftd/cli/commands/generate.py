@@ -19,8 +19,9 @@ from draftd.cli.failures import explain
 from draftd.cli.figures import length, milliseconds, percent, rate
 from draftd.client.client import Ask, DraftdClient
 from draftd.client.gathering import Answer, Piece, gather
-from draftd.core import DRAFT_MODEL, DecodeMode, ModePreference, SamplingParams, WorkloadClass
+from draftd.core import DecodeMode, ModePreference, SamplingParams, WorkloadClass
 from draftd.errors import DraftdError, in_one_line
+from draftd.model_info import model_drafters
 from draftd.planning.prices import money
 from draftd.protocol import enum_name, plain
 from draftd.v1 import inference_pb2 as pb
@@ -150,7 +151,8 @@ def command(
         if json:
             output.print_json(document(gather(client.generate_raw(question.message(response_format=wanted)))))
         else:
-            _print_answers(client, question, wanted, highlight, talks=talks, has_draft=DRAFT_MODEL in model.drafters)
+            has_draft = bool(model_drafters(model.drafters))
+            _print_answers(client, question, wanted, highlight, talks=talks, has_draft=has_draft)
 
 
 def _print_answers(
@@ -301,8 +303,8 @@ def route_summary(answer: Answer) -> list[str]:
 
 
 def summary(answer: Answer, *, draft_model: bool = True) -> str:
-    """Returns one line of figures of a complete answer. If there is no `draft_model`, a speculative answer's line ends
-    with the command that shows how to choose a draft model."""
+    """Returns one line of figures of a complete answer. If there is neither a draft model nor a draft head
+    (`draft_model`), a speculative answer's line ends with the command that shows how to choose a draft model."""
     plan, counts = answer.started.plan, answer.counts
     planned = plan.mode == pb.DECODE_MODE_SPECULATIVE
     how = answer.mode.value

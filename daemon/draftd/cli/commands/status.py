@@ -75,6 +75,7 @@ def _pair(model: inference.GetModelResponse) -> list[tuple[str, str]]:
     return [
         ("model", f"{model.model} ({size(model.weight_bytes)})"),
         ("draft", _draft(model)),
+        *([("draft head", describe_head(model.draft_head))] if model.HasField("draft_head") else []),
         *([("light draft", _light_draft(model))] if model.light_draft_model else []),
         *capabilities(model),
     ]
@@ -86,6 +87,19 @@ def _draft(model: inference.GetModelResponse) -> str:
     if DRAFT_MODEL in model.drafters:
         return f"{model.draft_model} ({size(model.draft_weight_bytes)})"
     return f"{model.draft_model}, refused: {model.speculation_reason}"
+
+
+def describe_head(head: inference.DraftHead) -> str:
+    """Describes a draft head: its family, its files, and what the trial found; or why it is refused."""
+    files = ", ".join(head.files) if len(head.files) < 3 else f"{len(head.files)} files"
+    where = f"{head.family}, {size(head.file_bytes)} in {files}" if head.file_bytes else f"{head.family} in {files}"
+    if head.refusal:
+        return f"{where}, refused: {head.refusal}"
+    if not head.form:
+        trial = "a trial when the weights are loaded decides whether after or before the final norm, and if it drafts"
+        return f"{where}; it reads the model's last hidden states, {trial}"
+    tried = f"{percent(head.accepted)} of {head.positions} tokens accepted in the trial"
+    return "; ".join([where, *([tried] if head.HasField("accepted") else []), head.form])
 
 
 def _light_draft(model: inference.GetModelResponse) -> str:

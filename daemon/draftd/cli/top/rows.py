@@ -16,7 +16,7 @@ from draftd.cli import remote as two
 from draftd.cli.figures import NOTHING
 from draftd.cli.output import BAD, DIM, GOOD, WARN, Row
 from draftd.cli.top.rates import WINDOW_SECONDS, StatusHistory, failures
-from draftd.core import DRAFT_MODEL
+from draftd.model_info import name_drafts
 from draftd.protocol import enum_name, plain
 from draftd.v1 import control_pb2 as pb
 
@@ -149,7 +149,7 @@ def state(seen: StatusHistory) -> Text:
     status = seen.status
     name = str(enum_name(pb.DaemonState.DESCRIPTOR, status.state))
     model = status.model
-    served = f"{model.model} + {model.draft_model}" if DRAFT_MODEL in model.drafters else model.model
+    served = " + ".join(filter(None, (model.model, name_drafts(model.draft_model, model.drafters))))
     return Text.assemble(
         (f"draftd {status.version}", "bold"),
         f" at {seen.target}  ",

@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from draftd import __version__
 from draftd.clocks import sleepless_seconds
-from draftd.core import DRAFT_MODEL, FallbackLevel
+from draftd.core import DRAFT_HEAD, FallbackLevel
 from draftd.engine.cache.pins import check_name
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.engine.remote.verifier_link import LinkState
@@ -31,6 +31,7 @@ from draftd.planning.flag import FlagService
 from draftd.planning.flag_file import FLAGS, SPECULATION, STRATEGY, Flag
 from draftd.planning.planner import FlagContext, Planner
 from draftd.protocol import WORKLOADS, duration, member
+from draftd.service.draft_worth import draft_worth
 from draftd.service.inference import InferenceService
 from draftd.service.request import check_caller
 from draftd.service.transitions import Transitions, unless_set
@@ -106,8 +107,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             model, backend = reply.model(self._service.model()), self._worker.info.backend
         except NotServing:
             model, backend = None, ""
-        learnt = self._worker.learnt()
-        worth = None if learnt is None else learnt.worth(DRAFT_MODEL, self._planner.max_draft_tokens)
+        worth = draft_worth(self._worker.learnt(), self._planner.max_draft_tokens)
         link, remote_target = self._parts.link(), self._parts.settings.remote.target or ""
         state = pb.DAEMON_STATE_DRAINING if self._service.draining else _STATES[self._worker.state]
         return fill(
@@ -215,7 +215,8 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
 
     async def ReloadDraft(self, request: pb.ReloadDraftRequest, context: Context) -> pb.ReloadDraftResponse:
         weight_bytes = await self._end_of(self._controller.reload_draft(forget=request.forget_baselines))
-        draft = self._service.model().info.draft_model or ""
+        info = self._service.model().info
+        draft = info.draft_model or (DRAFT_HEAD if DRAFT_HEAD in info.drafters else "")
         return pb.ReloadDraftResponse(draft_model=draft, draft_weight_bytes=weight_bytes)
 
     async def PinPrefix(self, request: pb.PinPrefixRequest, context: Context) -> pb.PinPrefixResponse:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from draftd.core import DRAFT_MODEL, LIGHT_DRAFT_MODEL
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, LIGHT_DRAFT_MODEL
 from draftd.engine.handle import EngineHandle
 from draftd.fronts.grpc.reply import exactness, fill
 from draftd.hardware.state import HardwareView
 from draftd.hardware.system import device, versions
-from draftd.model_info import ModelInfo
+from draftd.model_info import HeadInfo, ModelInfo
 from draftd.models.blas import describe_blas
 from draftd.models.folder import ModelFiles
 from draftd.protocol import duration
@@ -53,7 +53,7 @@ class Manifests:
         library = re.fullmatch(r"cpu \((.+)\)", info.backend)
         labels = {
             "model.path": info.model,
-            "model.draft_path": info.draft_model or "",
+            "model.draft_path": info.draft_model or (info.head.family if info.head is not None else ""),
             "model.light_draft_path": info.light_draft_model or "",
         }
         return fill(
@@ -81,7 +81,18 @@ class Manifests:
         for role, (name, kind) in drafts.items():
             if name:
                 models[role] = self._model(name, sizes.get(kind, 0), files.drafts.get(kind))
+        if info.head is not None and DRAFT_HEAD in info.drafters:
+            models[DRAFT_HEAD] = self._head(info.head, files.drafts.get(DRAFT_HEAD))
         return models
+
+    def _head(self, head: HeadInfo, files: ModelFiles | None) -> pb.ModelManifest:
+        """Describes the draft head that drafts. Its files are listed only if they are not the target's."""
+        target, size = self._worker.files.target, self._worker.draft_bytes.get(DRAFT_HEAD, 0)
+        manifest = self._model(head.family, size, files)
+        manifest.kind, manifest.form = head.kind, head.form
+        if files is not None and target is not None and files.folder == target.folder:
+            manifest.ClearField("files")
+        return manifest
 
     def _model(self, name: str, weight_bytes: int, files: ModelFiles | None) -> pb.ModelManifest:
         if files is None:

@@ -23,6 +23,7 @@ from draftd.fallback.state import FallbackState
 from draftd.group import GroupStatus
 from draftd.hardware.state import HardwareView
 from draftd.journal import Transition
+from draftd.model_info import HeadInfo, ModelInfo
 from draftd.planning.routing import RouteOption
 from draftd.protocol import duration, number
 from draftd.service.request import RouteAnswer, ServedModel
@@ -52,7 +53,8 @@ def model(served: ServedModel) -> pb.GetModelResponse:
     return fill(
         pb.GetModelResponse,
         served.info,
-        speculation_reason=served.info.why_no(DRAFT_MODEL),
+        draft_head=draft_head(served.info.head),
+        speculation_reason=_why_no_draft_model(served.info),
         light_draft_reason=served.info.why_no(LIGHT_DRAFT_MODEL),
         default_max_tokens=served.default_max_tokens,
         max_draft_tokens=served.max_draft_tokens,
@@ -61,6 +63,16 @@ def model(served: ServedModel) -> pb.GetModelResponse:
         quality=number(pb.QualityClass, served.quality),
         generic_tools=served.generic_tools,
     )
+
+
+def draft_head(head: HeadInfo | None) -> pb.DraftHead | None:
+    """Converts the model's draft head; None without one."""
+    return None if head is None else fill(pb.DraftHead, head)
+
+
+def _why_no_draft_model(info: ModelInfo) -> str:
+    """Says why the draft model does not draft; empty if it does, or if there is none and a draft head drafts."""
+    return info.why_no(DRAFT_MODEL) if info.draft_model else info.why_no_model_drafts
 
 
 def prompt_progress(progress: PromptProgress) -> pb.PromptProgress:

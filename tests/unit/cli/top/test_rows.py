@@ -11,7 +11,7 @@ from rich.text import Text
 from draftd.cli.commands.top import fields
 from draftd.cli.top import rows
 from draftd.cli.top.rates import StatusHistory
-from draftd.core import FallbackLevel
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, FallbackLevel
 from draftd.fallback.ladder import Cause, Hold, Signal
 from draftd.fronts.grpc import reply
 from draftd.v1 import control_pb2 as pb
@@ -106,6 +106,13 @@ def test_top_rows_show_flag_errors_missing_telemetry_and_decode_errors(
 def test_top_speculation_panel_gives_the_reason_speculation_is_unavailable() -> None:
     shown = history(status(model=inference.GetModelResponse(model="m", speculation_reason="no rollback")))
     assert str(rows.unavailable(shown)) == "unavailable: no rollback"
+
+
+def test_top_header_names_the_drafts_that_draft() -> None:
+    both = inference.GetModelResponse(model="m", draft_model="d", drafters=[DRAFT_MODEL, DRAFT_HEAD])
+    assert "  m + d + its draft head" in said(history(status(model=both)))[""]
+    head = inference.GetModelResponse(model="m", draft_model="refused", drafters=[DRAFT_HEAD])
+    assert "  m + its draft head" in said(history(status(model=head)))[""]
 
 
 def test_top_transitions_list_latest_first_with_time_or_age_in_days() -> None:
