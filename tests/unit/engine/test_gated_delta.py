@@ -66,7 +66,7 @@ def test_rolled_back_state_has_the_bits_of_a_forward_whose_other_tokens_are_padd
     caches, expected = joined(empty, [PROMPTS[0]]), joined(empty, [PROMPTS[0]])
     fed(caches, block)
     assert caches.rollback([4 + kept]) == [4 + kept]
-    expected.forward(mx.array([block]), [kept])  # products of the same width step in the same way
+    expected.forward(mx.array([block]), [kept])  # products of one width have the same bits
     for actual, wanted in zip(states(caches, 0), states(expected, 0), strict=True):
         np.testing.assert_array_equal(actual, wanted)
 
