@@ -143,10 +143,8 @@ class SimulatedTarget:
         self._submitted.clear()
 
 
-class SimulatedDrafter:
+class SimulatedDrafter(Drafter):
     """A drafter that keeps how far it has processed each row."""
-
-    nbytes = 0
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

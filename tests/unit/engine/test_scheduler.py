@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, FinishReason, SamplingParams
 from draftd.counts import StepCounts
 from draftd.engine.depth.acceptance_rates import Acceptance
+from draftd.engine.drafters.base import Drafter
 from draftd.engine.observer import EngineObserver
 from draftd.engine.sequence import DecodeSequence
 from tests.rig import Collected, Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
@@ -175,10 +176,8 @@ def test_deadline_ends_waiting_and_running_requests():
     assert len(running.tokens) == running.done.stats.counts.emitted > 0
 
 
-class FailingDrafter:
+class FailingDrafter(Drafter):
     """Works for a while, then raises."""
-
-    nbytes = 0
 
     def __init__(self, inner, after: int) -> None:
         self._inner, self._left = inner, after
