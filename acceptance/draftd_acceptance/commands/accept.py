@@ -21,7 +21,7 @@ from draftd_acceptance.gate.judge import CriterionOutcome, Decision, GateDecisio
 from draftd_acceptance.gate.output import document, to_junit
 from draftd_acceptance.gate.spec import SpecError, load_spec, shipped_text
 from draftd_acceptance.options import Options, QualityOptions, SoakOptions, SweepOptions
-from draftd_acceptance.sweep.result import knee
+from draftd_acceptance.sweep.result import swept_knee
 from draftd_acceptance.ticks import Stage
 
 _COLUMNS = ("criterion", "measured", "wanted", "samples", "outcome")
@@ -165,7 +165,7 @@ def measure(folder: RunFolder, which: runs.DaemonChoice, sweep: Mapping[str, Any
         fastest (see `Knee`). If the knee is unknown, or is autoregressive decoding, it is the sweep's base length."""
         if options is swept:
             return swept
-        best = knee(folder.ticks(Stage.SWEEP))
+        best = swept_knee(folder.ticks(Stage.SWEEP))
         block = best.block_length if best is not None and best.block_length else swept.block_length
         return type(options).resume(options.plan(), block_length=block)
 

@@ -218,6 +218,8 @@ def _show_sweep(result: Sweep) -> None:
     output.print_table(_ARMS, [_arm_cells(result, arm) for arm in result.arms])
     if result.knee is not None:
         output.say(result.knee.sentence)
+    if (fastest := result.fastest_drafter) is not None:
+        output.say(fastest.sentence)
     for what, reason in result.left_out.items():
         output.say(f"left out: {what}: {reason}")
     for error, count in result.errors.items():
@@ -228,6 +230,7 @@ def _sweep_document(result: Sweep) -> dict[str, Any]:
     gains = {arm: gain and asdict(gain) for arm, gain in result.gains.items()}
     return {
         "knee": result.knee and asdict(result.knee),
+        "fastest_drafter": (fastest := result.fastest_drafter) and asdict(fastest),
         "arms": {arm.id: {"speedup": gains.get(arm)} | asdict(one) for arm, one in result.summaries.items()},
         "left_out": result.left_out,
         "errors": result.errors,

@@ -17,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from draftd import __version__
+from draftd.core import DRAFT_HEAD
 from draftd_acceptance import cost
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.gate import output as gate
@@ -207,7 +208,9 @@ def _title(folder: RunFolder, last: Manifest | None) -> str:
     if last is None or "target" not in last.models:
         return folder.name
     target, draft = last.models["target"].name, last.models.get("draft")
-    return target if draft is None else f"{target} with {draft.name}"
+    if draft is None:
+        return f"{target} with its draft head" if DRAFT_HEAD in last.models else target
+    return f"{target} with {draft.name}"
 
 
 def _about(folder: RunFolder, last: Manifest | None) -> tuple[str, ...]:

@@ -19,7 +19,15 @@ from typing import Any
 
 from draftd.client.client import ModelReply
 from draftd.client.prompts import Prompt, from_file, held_out, spread, suited_classes
-from draftd.core import DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, DrafterName, WorkloadClass
+from draftd.core import (
+    DRAFT_HEAD,
+    DRAFT_MODEL,
+    GRAMMAR,
+    LIGHT_DRAFT_MODEL,
+    MODEL_DRAFTERS,
+    DrafterName,
+    WorkloadClass,
+)
 from draftd.errors import DraftdError
 from draftd_acceptance.folder import RunFolder
 from draftd_acceptance.manifest import prompt_checksum
@@ -162,9 +170,10 @@ def _prompts(options: SweepOptions, model: ModelReply) -> tuple[list[Prompt], di
 def _wanted_arms(options: SweepOptions, offered: list[DrafterName | None], most: int) -> Iterator[Arm]:
     """Yields the arms, one parameter varied at a time from the base, including arms that the daemon does not support.
     `most` is the longest block that it drafts; automatic depth goes up to it, or to the longest swept one if that is
-    shorter."""
+    shorter. Without a draft head a draft model is expected, and reported if it is missing."""
     drafters = [kind for kind in offered if kind is not None and kind in (options.drafters or offered)]
-    missing = [kind for kind in options.drafters or (DRAFT_MODEL,) if kind not in offered]
+    expected = options.drafters or (() if set(MODEL_DRAFTERS) & set(offered) else (DRAFT_MODEL,))
+    missing = [kind for kind in expected if kind not in offered]
     first = drafters[0] if drafters else (missing or [DRAFT_MODEL])[0]
     # If the daemon cannot draft the base's length, take the longest other length that it can.
     shorter = max((length for length in options.block_lengths if 0 < length <= most), default=options.block_length)
@@ -190,7 +199,7 @@ def _obstacle(arm: Arm, model: ModelReply, max_batch: int | None, prompts: int) 
         if not model.speculation_available and not model.drafters:
             return f"the daemon does not speculate: {model.speculation_reason or 'it offers no drafter'}"
         if arm.drafter not in model.drafters:
-            why = model.light_draft_reason if arm.drafter == LIGHT_DRAFT_MODEL else model.speculation_reason
+            why = _missing_reason(arm.drafter, model)
             return f"the daemon offers no {arm.drafter}" + (f": {why}" if why else "")
         if arm.drafter == GRAMMAR:
             return "a grammar drafts only for answers of a given format, and the prompts of a sweep ask for none"
@@ -201,6 +210,12 @@ def _obstacle(arm: Arm, model: ModelReply, max_batch: int | None, prompts: int) 
     if arm.concurrency > prompts:
         return f"there are {prompts} prompts, and each is asked once at a time"
     return ""
+
+
+def _missing_reason(drafter: DrafterName | None, model: ModelReply) -> str:
+    """Returns why the daemon does not offer the drafter; empty if it does not say."""
+    reasons = {LIGHT_DRAFT_MODEL: model.light_draft_reason, DRAFT_HEAD: model.draft_head.refusal}
+    return reasons.get(drafter or "", model.speculation_reason)
 
 
 def schedule(plan: SweepPlan) -> list[SessionStep]:

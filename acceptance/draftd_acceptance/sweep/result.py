@@ -52,6 +52,12 @@ def knee(ticks: Iterable[Tick], drafter: DrafterName = DRAFT_MODEL) -> Knee | No
     return Knee(at, best, tuple(curve.items()), _sentence(at, best, curve))
 
 
+def swept_knee(ticks: Sequence[Tick]) -> Knee | None:
+    """Returns the knee of the drafter whose block lengths were measured; None as in `knee`."""
+    arms = map(Arm.parse, dict.fromkeys(tick.place.arm for tick in ticks))
+    return knee(ticks, swept_drafter(arm for arm in arms if arm is not None))
+
+
 def swept_drafter(arms: Iterable[Arm]) -> DrafterName:
     """Returns the drafter whose block lengths were measured: the draft model, if it is one of them."""
     drafters = [arm.drafter for arm in _plain(arms) if arm.drafter is not None]
@@ -75,6 +81,43 @@ def _sentence(at: int, best: int, curve: dict[int, Interval]) -> str:
     if at == 0:
         return f"Speculation is not shown to pay here: autoregressive decoding reaches {reached}."
     return f"The knee is at {at}: blocks of {at} reach {reached}. Anything shorter is slower."
+
+
+@dataclass(frozen=True, slots=True)
+class FastestDrafter:
+    """The drafter that decodes fastest in blocks of `block_length`, the length at which most drafters were measured.
+    `gains`: decode throughput of each over autoregressive decoding, the fastest first. `lead`: that of the fastest over
+    the next; None if they share no prompt."""
+
+    drafter: DrafterName
+    block_length: int
+    gains: Mapping[DrafterName, Interval]
+    lead: Interval | None
+
+    @property
+    def sentence(self) -> str:
+        (first, gain), (second, _), *_ = self.gains.items()
+        names = [name.replace("_", " ") for name in (first, second)]
+        reached = _throughput(gain, "autoregressive decoding")
+        said = f"The fastest drafter in blocks of {self.block_length} is the {names[0]}: it reaches {reached}"
+        if self.lead is None:
+            return f"{said}."
+        chance = ", which could be chance" if self.lead.low <= 1 else ""
+        return f"{said}, and {_throughput(self.lead, f'the {names[1]}')}{chance}."
+
+
+def fastest_drafter(ticks: Sequence[Tick], gains: Mapping[Arm, Interval | None]) -> FastestDrafter | None:
+    """Compares the drafters at one block length: greedy, one request at a time. None if fewer than two were measured.
+    `gains`: of each arm over autoregressive decoding."""
+    measured = [(arm, gain) for arm in _plain(gains) if (gain := gains[arm]) is not None]
+    lengths = Counter(arm.block_length for arm, _ in measured)
+    if not lengths or max(lengths.values()) < 2:
+        return None
+    length = max(lengths, key=lambda block: lengths[block])
+    ranked = sorted((pair for pair in measured if pair[0].block_length == length), key=lambda pair: -pair[1].estimate)
+    by_drafter = {arm.drafter: gain for arm, gain in ranked if arm.drafter is not None}
+    (first, _), (second, _), *_ = ranked
+    return FastestDrafter(next(iter(by_drafter)), length, by_drafter, against(ticks, first.id, second.id, _METRIC))
 
 
 def _throughput(ratio: Interval, other: str) -> str:
@@ -108,6 +151,10 @@ class Sweep:
     @property
     def knee(self) -> Knee | None:
         return knee(self.ticks, swept_drafter(self.arms))
+
+    @property
+    def fastest_drafter(self) -> FastestDrafter | None:
+        return fastest_drafter(self.ticks, self.gains)
 
     @property
     def left_out(self) -> dict[str, str]:

@@ -14,7 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from draftd.client.prompts import EMBEDDED, Prompt, from_file, from_texts
-from draftd.core import BUILT_IN_DRAFTERS, DRAFT_MODEL, GRAMMAR, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, WorkloadClass
+from draftd.core import (
+    BUILT_IN_DRAFTERS,
+    DRAFT_HEAD,
+    DRAFT_MODEL,
+    GRAMMAR,
+    LIGHT_DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    WorkloadClass,
+)
 from draftd.engine.pair import load_tokenizer
 from draftd_acceptance.options import GROUPS, LONG, MEDIUM, SHORT, OptionError, SweepOptions
 from draftd_acceptance.session import token_seed
@@ -289,6 +297,27 @@ def test_sweep_plan_without_draft_model_uses_prompt_lookup_for_all_depths() -> N
     plan = plan_sweep(ALL, model(LOOKUP, reason="no draft model is loaded"))
     assert ids(plan)[:5] == ["ar", *(f"k{k}-prompt_lookup" for k in (2, 3, 4, 6))]
     assert plan.left_out == {"k4": "the daemon offers no draft_model: no draft model is loaded"}
+
+
+def test_sweep_plan_of_daemon_with_draft_head_alone_sweeps_it_and_misses_no_draft_model() -> None:
+    plan = plan_sweep(ALL, model(DRAFT_HEAD, LOOKUP))
+    assert ids(plan)[:5] == ["ar", *(f"k{k}-draft_head" for k in (2, 3, 4, 6))]
+    assert "k4-prompt_lookup" in ids(plan)
+    assert plan.left_out == {}
+
+
+def test_sweep_plan_compares_draft_model_and_draft_head_and_sweeps_the_model() -> None:
+    plan = plan_sweep(ALL, model(DRAFT, DRAFT_HEAD, LOOKUP))
+    assert [name for name in ids(plan) if name.startswith("k4") and "-t" not in name and "-x" not in name] == [
+        "k4", "k4-draft_head", "k4-prompt_lookup",
+    ]  # fmt: skip
+
+
+def test_sweep_plan_states_why_a_requested_draft_head_is_refused() -> None:
+    described = model(DRAFT, LOOKUP)
+    described.draft_head.refusal = "it lacks fc.weight"
+    plan = plan_sweep(SweepOptions(drafters=(DRAFT_HEAD,)), described)
+    assert plan.left_out["k4-draft_head"] == "the daemon offers no draft_head: it lacks fc.weight"
 
 
 def test_sweep_plan_leaves_out_grammar_drafter() -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from draftd.client.timing import TimedChunk
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FinishReason
-from draftd_acceptance.sweep.result import knee
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, PROMPT_LOOKUP, DrafterName, FinishReason
+from draftd_acceptance.summary import against
+from draftd_acceptance.sweep.result import FastestDrafter, fastest_drafter, knee, swept_knee
 from draftd_acceptance.ticks import Arm, RunPlace, Stage, Tick
 from tests.synthetic_run import ARMS, Truth, synthetic_run
 
@@ -126,6 +127,44 @@ def test_knee_ignores_arms_of_other_drafter_temperature_or_concurrency() -> None
     assert found is not None
     assert [length for length, _ in found.curve] == [0, 2, 3]
     assert found.best == 3
+
+
+def compare(ticks: Sequence[Tick]) -> FastestDrafter | None:
+    arms = filter(None, map(Arm.parse, dict.fromkeys(tick.place.arm for tick in ticks)))
+    speed = "decode_tokens_per_second"
+    return fastest_drafter(ticks, {arm: against(ticks, arm.id, "ar", speed) for arm in arms if arm.speculative})
+
+
+def test_fastest_drafter_is_named_with_its_lead_over_the_next() -> None:
+    model, head = curve({0: 100, 2: 130, 4: 140}), curve({4: 190}, drafter=DRAFT_HEAD)
+    lookup = curve({4: 102}, drafter=PROMPT_LOOKUP)
+    fastest = compare([*model, *head, *lookup])
+    assert fastest is not None
+    assert (fastest.drafter, fastest.block_length) == (DRAFT_HEAD, 4)
+    assert list(fastest.gains) == [DRAFT_HEAD, DRAFT_MODEL, PROMPT_LOOKUP]
+    assert fastest.sentence.startswith("The fastest drafter in blocks of 4 is the draft head: it reaches 1.9")
+    assert "times the throughput of the draft model (95 % interval" in fastest.sentence
+    assert not fastest.sentence.endswith("which could be chance.")
+
+
+def test_lead_of_the_fastest_drafter_that_could_be_chance_is_called_so() -> None:
+    noisy = [*curve({0: 100, 4: 150}, noise=0.2, prompts=4), *curve({4: 152}, noise=0.2, prompts=4, drafter=DRAFT_HEAD)]
+    fastest = compare(noisy)
+    assert fastest is not None
+    assert fastest.sentence.endswith("which could be chance.")
+
+
+def test_no_drafter_is_fastest_where_only_one_was_measured() -> None:
+    assert compare(curve({0: 100, 2: 150, 4: 190})) is None
+    assert compare([]) is None
+
+
+def test_knee_of_a_run_without_draft_model_is_that_of_the_swept_drafter() -> None:
+    ticks = [*curve({0: 100}), *curve({2: 150, 4: 200}, drafter=DRAFT_HEAD)]
+    assert knee(ticks) is None
+    found = swept_knee(ticks)
+    assert found is not None
+    assert found.block_length == 4
 
 
 def test_knee_is_none_without_two_arms_that_share_prompts() -> None:
