@@ -240,7 +240,7 @@ def _cost() -> tuple[Panel, ...]:
         lines(
             Text("Forwards per token",
                  "Forward passes per output token. Target: 1 without speculation; lower is better. Draft: forward "
-                 "passes of the draft model, which speculation adds.",
+                 "passes of the draft model or draft head, which speculation adds.",
                  look.COUNT, low=0, decimals=2),
             *ask.FORWARDS_PER_TOKEN,
             colors={"target, speculative": PLAIN, "target, autoregressive": WARN, "draft": "purple"},

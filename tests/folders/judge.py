@@ -138,7 +138,8 @@ def _tokenizer(models: LoadedModels, asked: Asked, fast: Any) -> str:
 def _numbers(models: LoadedModels, asked: Asked, clean: Path, fast: Any) -> str:
     """Compares logits, and greedy texts with or without a draft."""
     plan = speculative(4) if DRAFT_MODEL in models.info.drafters else autoregressive()
-    if asked.draft is not None and DRAFT_MODEL not in models.info.drafters:
+    refused_head = models.info.head is not None and models.info.head.refusal
+    if asked.draft is not None and DRAFT_MODEL not in models.info.drafters and not refused_head:
         return f"its draft is not used: {models.info.why_no(DRAFT_MODEL)}"
     prompts = [fast.encode(text).ids for text in SAMPLES[:2]]
     sinks = Rig(models).run([request(prompt, plan, max_tokens=_TOKENS) for prompt in prompts])

@@ -21,6 +21,8 @@ SAMPLE = (
     "NaN in a draft",
     "shards and a whole file",
     "half of lora_b missing",
+    "an EAGLE head as a draft",
+    "an EAGLE head as a model",
 )
 
 

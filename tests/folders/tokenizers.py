@@ -154,8 +154,11 @@ def _head(*names: str, as_draft: bool) -> Callable[[Place], Asked]:
         folder = place.copy("head")
         weights = {name: mx.zeros((2, 4)) for name in names}
         mx.save_safetensors(str(folder / "model.safetensors"), weights)
-        words = "draft head (EAGLE)"
-        return Asked(place.copy(), draft=folder, refused=words) if as_draft else Asked(folder, refused=words)
+        if as_draft:
+            return Asked(
+                place.copy(), draft=folder, said="its draft head (EAGLE head) is of a kind that draftd does not"
+            )
+        return Asked(folder, refused="draft head (EAGLE)")
 
     return case
 

@@ -18,7 +18,7 @@ from draftd.models.check import CONVERT, FETCH, check_weights, read_json
 from draftd.models.tokenizer import Tokenizer
 
 _CONFIG = "config.json"
-_WHOLE = "give a whole model; as a draft a small one of the target's family, or none: prompt_lookup drafts without one"
+_WHOLE = "give a whole model; as --draft-model a small one of its family, or a head that was made for it, or none"
 _FUSE = "make one model of it and its base model with `mlx_lm.fuse`, or give it as --adapter-path beside its base model"
 _MERGE = "merge it into its base model with PEFT's merge_and_unload, and convert that with `mlx_lm.convert`"
 
@@ -57,7 +57,7 @@ def no_model(folder: Path) -> ModelLoadError | None:
     weights = set() if any(name.startswith(_OF_A_WHOLE_MODEL) for name in names) else names
     for kind, words, beginning in _HEADS:
         if re.search(words, named) or any(re.match(rf"(model\.)?({beginning})", name) for name in weights):
-            what = f"this is a draft head ({kind}), which needs the hidden states of its target; draftd reads none"
+            what = f"this is a draft head ({kind}), which drafts from its target's hidden states"
             return ModelLoadError(what, _WHOLE)
     return None
 

@@ -87,7 +87,7 @@ ROLLED_BACK_TOKENS = _sum(
 DRAFT_FORWARDS = _sum(
     "draftd.spec_decode.draft_forwards",
     "{forward}",
-    "Forward passes of the draft model, counted for each request in the pass",
+    "Forward passes of the draft model or draft head, counted for each request in the pass",
 )
 TARGET_FORWARDS = _sum(
     "draftd.spec_decode.target_forwards",
