@@ -50,7 +50,7 @@ TARGET: DrafterName = "target"  # this daemon's target, drafting for another dae
 PEER: DrafterName = "peer"  # proposals of another daemon, which this one verifies; no client may ask for it
 
 MODEL_DRAFTERS = (DRAFT_MODEL, DRAFT_HEAD)
-"""Those with weights that a plan may choose between. Each stands in for the other if that is not there."""
+"""The drafters with weights that a plan may choose between. Each stands in for the other if that is not there."""
 
 BUILT_IN_DRAFTERS = (DRAFT_MODEL, DRAFT_HEAD, LIGHT_DRAFT_MODEL, PROMPT_LOOKUP, GRAMMAR)
 """Those that every daemon has registered, the most expensive first."""

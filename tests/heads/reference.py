@@ -186,7 +186,7 @@ class ReferenceHead:
 
 @dataclass(frozen=True)
 class Fixture:
-    """What a layout was computed to give: `logits` is ReferenceHead.logits(hidden[:-1], tokens[1:])."""
+    """The figures that a layout was computed to give: `logits` is ReferenceHead.logits(hidden[:-1], tokens[1:])."""
 
     tokens: Array  # (24,)
     hidden: Array  # (24, hidden): the target's states after its final norm, by mlx-lm in fp32

@@ -197,9 +197,9 @@ class UnrolledLoss:
         goal = functional.linear(after, self.vocabulary)
         goal = goal.sub_(torch.logsumexp(goal, dim=-1, keepdim=True)).exp_().mul_(self.objective.kl_share)
         drawn = self.places[functional.pad(batch.tokens[:, 2:], (0, 1))[batch.counts]]
-        known = drawn >= 0
-        goal[known.nonzero()[:, 0], drawn[known]] += 1 - self.objective.kl_share
-        goal[~known] /= self.objective.kl_share
+        in_vocabulary = drawn >= 0
+        goal[in_vocabulary.nonzero()[:, 0], drawn[in_vocabulary]] += 1 - self.objective.kl_share
+        goal[~in_vocabulary] /= self.objective.kl_share
         entropy = -torch.dot(goal.view(-1), goal.clamp(min=1e-20).log().view(-1))
         return goal, float(entropy)
 

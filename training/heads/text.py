@@ -166,7 +166,7 @@ RowMaker = Callable[[int], list[Row]]
 
 @dataclass(frozen=True)
 class Drawing:
-    """What one drawing process needs; it must be picklable."""
+    """The inputs of one drawing process; it must be picklable."""
 
     folder: Path
     model: Path

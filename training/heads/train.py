@@ -118,7 +118,7 @@ class GradientPool:
 
 @dataclass
 class Progress:
-    """What a checkpoint keeps besides weights and optimisers."""
+    """The contents of a checkpoint besides weights and optimisers."""
 
     step: int = 0
     seconds: float = 0.0

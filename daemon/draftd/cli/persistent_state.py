@@ -24,7 +24,6 @@ from draftd.models.blas import load_blas
 from draftd.models.fingerprint import FILE, Fingerprints
 from draftd.models.folder import stamps
 from draftd.models.hub import cached_folder, is_hub_id
-from draftd.service.draft_worth import draft_worth
 from draftd.settings import FlagSettings, ModelSettings, Settings, state_dir
 
 _HISTORY, _LEARNT, _PREFIXES, _FLAGS = "transitions.jsonl", "learnt.json", "prefixes", "flags.json"
@@ -168,7 +167,7 @@ class LearntStore:
     def _log_worth(self, learnt: LearntCosts | None) -> LearntCosts | None:
         """Logs once if drafting with a model costs more than it saves, and again if it pays after all. Returns
         `learnt`."""
-        worth = draft_worth(learnt, self._most)
+        worth = None if learnt is None else learnt.best_worth(self._most)
         if worth is not None and bool(worth.warning) is not self._warned:
             self._warned = bool(worth.warning)
             if worth.warning:
@@ -190,7 +189,7 @@ def measured_worth(settings: Settings, environ: Mapping[str, str]) -> DrafterWor
     learnt = LearntFile(StateStore(path), lambda: identity(settings)).read()
     try:
         costs = None if learnt is None else LearntCosts.of_document(learnt)
-        return draft_worth(costs, settings.engine.max_draft_tokens)
+        return None if costs is None else costs.best_worth(settings.engine.max_draft_tokens)
     except ConfigError:
         return None
 

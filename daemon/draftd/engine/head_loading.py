@@ -20,7 +20,7 @@ import mlx.core as mx
 
 from draftd.engine.cache.layouts import make_caches, ranks_of
 from draftd.engine.cache.model_layers import record_states
-from draftd.engine.drafters.sources import HeadSource, LoadedHead, try_out
+from draftd.engine.drafters.sources import NOT_WITH_RANKS, HeadSource, LoadedHead, try_out
 from draftd.errors import ModelLoadError
 from draftd.model_info import HeadInfo
 from draftd.models.folder import ModelFiles, ModelFolder, parameters, read, weight_bytes
@@ -94,7 +94,7 @@ def load_head_of(
         return LoadedHead()
     progress(f"loading the draft head of {source.path}")
     if ranks_of(target) is not None and not files.refusal:
-        files = replace(files, refusal="it needs the target's hidden states, which several ranks do not give yet")
+        files = replace(files, refusal=NOT_WITH_RANKS)
     return load_head(files, source, target, trial_tokens(tokenizer.encode(TRIAL_TEXT), vocabulary_size(target)))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from draftd.cli.commands.status import describe_head
 from draftd.cli.findings import Finding, note, ok
-from draftd.engine.drafters.sources import NO_HEAD, LoadedHead
+from draftd.engine.drafters.sources import NO_HEAD, NOT_WITH_RANKS, LoadedHead
 from draftd.errors import ModelLoadError
 from draftd.fronts.grpc import reply
 from draftd.model_info import HeadInfo
@@ -17,7 +17,6 @@ from draftd.models.heads import find_head, head_repository
 from draftd.models.hub import find_cached, is_hub_id
 
 _SUBJECT = "draft head"
-_NOT_WITH_RANKS = "it needs the target's hidden states, which several ranks do not give yet"
 _TRIED_LATER = "`draftd doctor --exactness` loads them"
 
 
@@ -48,7 +47,7 @@ def check_head(
     info = HeadInfo(files.kind, files.family, tuple(file.name for file in files.files), files.nbytes)
     try:
         if several_ranks and not files.refusal:
-            raise ModelLoadError(_NOT_WITH_RANKS, ANOTHER_HEAD)
+            raise ModelLoadError(NOT_WITH_RANKS, ANOTHER_HEAD)
         head = open_head(files, target)
         why_not_batched(head, weights=False)  # the answer is remembered, so later calls try nothing
     except ModelLoadError as error:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from draftd.core import DrafterName, WorkloadClass
+from draftd.core import MODEL_DRAFTERS, DrafterName, WorkloadClass
 from draftd.engine.depth.acceptance_rates import Acceptance, AcceptanceEvidence, expected_by_depth
 from draftd.engine.depth.costs import DEEPEST, Batch, CalibratedCosts, CostSource, Offsets, StepCosts
 from draftd.engine.depth.estimate import best_depth
@@ -186,6 +186,12 @@ class LearntCosts:
         if not judged and speedup >= 1:
             return None
         return DrafterWorth(drafter, ratios[1], rates[0] if judged else None, depth, speedup)
+
+    def best_worth(self, most: int) -> DrafterWorth | None:
+        """Returns the worth of the draft model or the draft head, of the one that pays more, as `worth` does. Depth
+        control uses the faster one, so only its worth calls for a warning."""
+        worths = [worth for drafter in MODEL_DRAFTERS if (worth := self.worth(drafter, most)) is not None]
+        return max(worths, key=lambda worth: worth.speedup, default=None)
 
     def depths(self, most: int) -> tuple[list[DepthCost], list[DepthYield]]:
         """Returns costs and acceptance at up to `most` drafted tokens a step, and the depth that follows from them."""

@@ -153,9 +153,8 @@ class DraftHead(CachedDrafter):
             self._prepare(sequences[i])
         if len(ready) == len(sequences):
             return super().propose(sequences, depths, sampling)
-        nothing = Draft(
-            mx.zeros((len(sequences), 1), dtype=mx.uint32), [0] * len(sequences), None, [0] * len(sequences)
-        )
+        zeros = [0] * len(sequences)
+        nothing = Draft(mx.array(zeros, dtype=mx.uint32)[:, None], zeros, None, zeros)
         if not ready:
             return nothing
         part = super().propose([sequences[i] for i in ready], [depths[i] for i in ready], sampling.select(ready))

@@ -64,6 +64,7 @@ class LoadedHead:
 
 
 NO_HEAD = LoadedHead()
+NOT_WITH_RANKS = "it needs the target's hidden states, which several ranks do not give yet"  # why a head is refused
 
 
 def in_folder(folder: ModelFolder, target_tokenizer: Any) -> DraftSource:

@@ -31,7 +31,6 @@ from draftd.planning.flag import FlagService
 from draftd.planning.flag_file import FLAGS, SPECULATION, STRATEGY, Flag
 from draftd.planning.planner import FlagContext, Planner
 from draftd.protocol import WORKLOADS, duration, member
-from draftd.service.draft_worth import draft_worth
 from draftd.service.inference import InferenceService
 from draftd.service.request import check_caller
 from draftd.service.transitions import Transitions, unless_set
@@ -107,7 +106,8 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
             model, backend = reply.model(self._service.model()), self._worker.info.backend
         except NotServing:
             model, backend = None, ""
-        worth = draft_worth(self._worker.learnt(), self._planner.max_draft_tokens)
+        learnt = self._worker.learnt()
+        worth = None if learnt is None else learnt.best_worth(self._planner.max_draft_tokens)
         link, remote_target = self._parts.link(), self._parts.settings.remote.target or ""
         state = pb.DAEMON_STATE_DRAINING if self._service.draining else _STATES[self._worker.state]
         return fill(
