@@ -27,6 +27,7 @@ from draftd.models.hub import cached_folder, is_hub_id
 from draftd.settings import FlagSettings, ModelSettings, Settings, state_dir
 
 _HISTORY, _LEARNT, _PREFIXES, _FLAGS = "transitions.jsonl", "learnt.json", "prefixes", "flags.json"
+_HEAD_TRIALS = "head-trials.json"
 _CLOSE_SECONDS = 2.0
 _DISK = (errno.ENOSPC, errno.EROFS, errno.EDQUOT)  # full, or read-only
 _PACKAGES = ("mlx", "mlx-cpu", "mlx-metal", "mlx-cuda-12", "mlx-cuda-13", "mlx-lm")
@@ -50,6 +51,7 @@ class PersistentState:
         self.prefixes = None if shared else prefixes or (self.path and self.path / _PREFIXES)
         self.learning = LearntStore(settings, self.path if named else None)
         self.fingerprints = Fingerprints(state_dir(environ) / FILE)
+        self.head_trials = state_dir(environ) / _HEAD_TRIALS  # of all the user's daemons
 
     def _open(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._folder: StateFolder | None = None

@@ -78,7 +78,7 @@ def run_daemon(
     _check_port(settings.server)
     plan = group_plan_of(settings, os.environ)
     kept = PersistentState(settings, os.environ, named=load is None, shared=plan is not None)
-    load = load or partial(served_models(settings.model), registry=drafters)
+    load = load or partial(served_models(settings.model, kept.head_trials), registry=drafters)
     engine = _make_engine(settings, kept, plan, load, log.write)
     engine.start()
     kept.learning.start(engine.handle.learnt)
@@ -334,8 +334,9 @@ def _check_port(server: ServerSettings) -> None:
             raise port_error(server) from None
 
 
-def served_models(settings: ModelSettings) -> ModelPaths:
-    """Returns the models that the settings name; the embedded pair if they name none."""
+def served_models(settings: ModelSettings, trials: Path | None = None) -> ModelPaths:
+    """Returns the models that the settings name; the embedded pair if they name none. `trials`: a file that keeps what
+    the trials of draft heads found."""
     model, draft = paths_of(settings)
     quiet_transformers()
     return ModelPaths(
@@ -345,6 +346,7 @@ def served_models(settings: ModelSettings) -> ModelPaths:
         settings.adapter_path,
         settings.prompt_lookup,
         settings.max_context,
+        trials,
     )
 
 

@@ -7,13 +7,13 @@ one text, and a head that predicts the target's tokens no better than chance in 
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -21,6 +21,7 @@ import mlx.core as mx
 from draftd.engine.cache.layouts import make_caches, ranks_of
 from draftd.engine.cache.model_layers import record_states
 from draftd.engine.drafters.sources import NOT_WITH_RANKS, HeadSource, LoadedHead, try_out
+from draftd.engine.head_trials import HeadTrial, KeptTrials, trial_key
 from draftd.errors import ModelLoadError
 from draftd.model_info import HeadInfo
 from draftd.models.folder import ModelFiles, ModelFolder, parameters, read, weight_bytes
@@ -33,7 +34,6 @@ from draftd.models.mtp import HeadForm, MTPHead, TargetParts
 _log = logging.getLogger(__name__)
 
 _TOKENS, _TOKENS_OF_LARGE, _LARGE = 256, 128, 1 << 17  # of the trial's text; of a large vocabulary; tokens of one
-_SURE = 4.0  # standard deviations above chance
 TRIAL_TEXT = """The river rises in the hills above the town, where three streams meet below an old stone bridge. In \
 spring, when the snow melts, the water is high and brown, and the farmers move their cattle to the upper fields. In \
 the summer it is so low that children cross it on the stones. The town has a market on Saturdays, and people come from \
@@ -60,24 +60,6 @@ the capital for many centuries. Question: What is two plus three? Answer: Two pl
 """
 
 
-@dataclass(frozen=True, slots=True)
-class HeadTrial:
-    """The best form in a trial: the share of `positions` at which the head's token was the target's, and the share that
-    the most frequent token alone would have had."""
-
-    form: HeadForm
-    accepted: float
-    chance: float
-    positions: int
-    forms: int
-
-    @property
-    def convincing(self) -> bool:
-        """Whether the head predicts the target's tokens better than chance."""
-        spread = math.sqrt(max(self.chance * (1 - self.chance), 1 / self.positions) / self.positions)
-        return self.accepted > self.chance + _SURE * spread
-
-
 def load_head_of(
     folder: ModelFolder,
     apart: ModelFolder | None,
@@ -85,9 +67,11 @@ def load_head_of(
     config: Mapping[str, Any],
     tokenizer: Any,
     progress: Callable[[str], None],
+    trials: Path | None,
 ) -> LoadedHead:
     """Loads the draft head that lies in the folder `apart`, or else in the target's own `folder`, if there is one.
-    `target`: loaded, with its `config` and mlx-lm's `tokenizer`."""
+    `target`: loaded, with its `config` and mlx-lm's `tokenizer`. `trials`: a file that keeps what earlier
+    trials found."""
     source = folder if apart is None else apart
     files = find_head(folder.files().folder, config) if apart is None else head_repository(apart.files().folder)
     if files is None:
@@ -95,14 +79,22 @@ def load_head_of(
     progress(f"loading the draft head of {source.path}")
     if ranks_of(target) is not None and not files.refusal:
         files = replace(files, refusal=NOT_WITH_RANKS)
-    return load_head(files, source, target, trial_tokens(tokenizer.encode(TRIAL_TEXT), vocabulary_size(target)))
+    kept, key = KeptTrials(trials), trial_key(TRIAL_TEXT, folder, source)
+
+    def find_trial(head: MTPHead) -> HeadTrial:
+        if (trial := kept.get(key)) is None:
+            trial = try_forms(head, target, trial_tokens(tokenizer.encode(TRIAL_TEXT), vocabulary_size(target)))
+            kept.keep(key, trial)
+        return trial
+
+    return load_head(files, source, target, find_trial)
 
 
 def load_head(
-    files: HeadFiles, folder: ModelFolder, target: Any, text: Sequence[int], form: HeadForm | None = None
+    files: HeadFiles, folder: ModelFolder, target: Any, find_trial: Callable[[MTPHead], HeadTrial]
 ) -> LoadedHead:
-    """Loads a head over the loaded `target`. `folder`: where it lies. `text`: token ids of the trial's text. `form`:
-    take this one, without a trial. A head that cannot be used is no error: the reason is in the result."""
+    """Loads a head over the loaded `target`. `folder`: where it lies. `find_trial` finds its form. A
+    head that cannot be used is no error: the reason is in the result."""
     info = HeadInfo(files.kind, files.family, tuple(file.name for file in files.files), files.nbytes)
     began = time.perf_counter()
     try:
@@ -114,19 +106,18 @@ def load_head(
         _log.warning("%s: its draft head is not used: %s", folder.called, error.message)
         return LoadedHead(replace(info, refusal=error.what))
     info = replace(info, weight_bytes=weight_bytes(head))
-    if form is None:
-        trial = try_forms(head, target, text)
-        info = replace(info, accepted=trial.accepted, chance=trial.chance, positions=trial.positions)
-        if not trial.convincing:
-            why = f"in none of {trial.forms} forms it predicts the model's tokens better than chance"
-            figures = f"{trial.accepted:.0%} of {trial.positions} accepted, {trial.chance:.0%} by chance"
-            _log.warning("%s: its draft head is not used: %s (%s)", folder.called, why, figures)
-            return LoadedHead(replace(info, refusal=f"{why} ({figures})"))
-        form = trial.form
-        _log.info(
-            "%s: draft head (%s), %s: %.0f %% accepted in the trial of %d forms, which took %.1f s",
-            folder.called, files.family, form, 100 * trial.accepted, trial.forms, time.perf_counter() - began,
-        )  # fmt: skip
+    trial = find_trial(head)
+    info = replace(info, accepted=trial.accepted, chance=trial.chance, positions=trial.positions)
+    if not trial.convincing:
+        why = f"in none of {trial.forms} forms it predicts the model's tokens better than chance"
+        figures = f"{trial.accepted:.0%} of {trial.positions} accepted, {trial.chance:.0%} by chance"
+        _log.warning("%s: its draft head is not used: %s (%s)", folder.called, why, figures)
+        return LoadedHead(replace(info, refusal=f"{why} ({figures})"))
+    form = trial.form
+    _log.info(
+        "%s: draft head (%s), %s: %.0f %% accepted in the trial of %d forms, loaded in %.1f s",
+        folder.called, files.family, form, 100 * trial.accepted, trial.forms, time.perf_counter() - began,
+    )  # fmt: skip
     take_form(head, target, form)
     return LoadedHead(replace(info, form=str(form)), head, _source(files, folder, form), head_files(folder, form))
 
@@ -147,10 +138,14 @@ def head_files(folder: ModelFolder, form: HeadForm) -> ModelFiles:
 
 def take_form(head: MTPHead, target: Any, form: HeadForm) -> None:
     """Gives the head this form, and makes the target record the hidden states that it needs."""
+    head.take_form(form)
+    record_states(target, before=None if form.after_norm else _parts(target).body.norm)
+
+
+def _parts(target: Any) -> TargetParts:
     parts = TargetParts.of(target)
     assert parts is not None, "the head was opened over this target"
-    head.take_form(form)
-    record_states(target, before=None if form.after_norm else parts.body.norm)
+    return parts
 
 
 def try_forms(head: MTPHead, target: Any, text: Sequence[int]) -> HeadTrial:
@@ -158,16 +153,16 @@ def try_forms(head: MTPHead, target: Any, text: Sequence[int]) -> HeadTrial:
     what the target would choose there."""
     first, results = head.form, list[HeadTrial]()
     offsets = [first.added_to_norms, 1 - first.added_to_norms] if head.zero_centred else [first.added_to_norms]
-    for after_norm in (True, False):
-        take_form(head, target, replace(first, after_norm=after_norm))
-        states, choices = _run(target, text)
-        chance = Counter(choices[1:]).most_common(1)[0][1] / len(choices[1:])
-        for embedding_first, added in product((True, False), offsets):
-            form = HeadForm(embedding_first, added, after_norm)
-            head.take_form(form)
-            drafts = _draft(head, states, text)
-            agreed = sum(draft == choice for draft, choice in zip(drafts, choices[1:], strict=True))
-            results.append(HeadTrial(form, agreed / len(drafts), chance, len(drafts), 0))
+    take_form(head, target, replace(first, after_norm=False))
+    before, choices = _run(target, text)
+    after = _parts(target).body.norm(before)
+    chance = Counter(choices[1:]).most_common(1)[0][1] / len(choices[1:])
+    for after_norm, embedding_first, added in product((True, False), (True, False), offsets):
+        form = HeadForm(embedding_first, added, after_norm)
+        head.take_form(form)
+        drafts = _draft(head, after if after_norm else before, text)
+        agreed = sum(draft == choice for draft, choice in zip(drafts, choices[1:], strict=True))
+        results.append(HeadTrial(form, agreed / len(drafts), chance, len(drafts), 0))
     best = max(results, key=lambda trial: trial.accepted)  # the first of equals
     return replace(best, forms=len(results))
 

@@ -20,7 +20,7 @@ from draftd.model_info import ModelInfo
 from draftd.models.advice import warnings, without_draft
 from draftd.models.blas import compute_backend, load_blas
 from draftd.models.check import not_served
-from draftd.models.configuration import declared_context
+from draftd.models.configuration import context_length_of, raised_context
 from draftd.models.folder import ModelFiles, ModelFolder, PairFiles, parameters, read, weight_bytes
 from draftd.models.grammar import Grammars
 from draftd.models.heads import head_repository
@@ -66,6 +66,7 @@ class ModelPaths:
     adapter: Path | None = None
     prompt_lookup: bool = True
     max_context: int | None = None
+    trials: Path | None = None
 
     def __call__(self, progress: Callable[[str], None], **more: Any) -> LoadedModels:
         """Loads them. `more`: other arguments of `load_models`. Raises ModelLoadError."""
@@ -80,6 +81,7 @@ def load_models(
     adapter: Path | None = None,
     max_context: int | None = None,
     prompt_lookup: bool = True,
+    trials: Path | None = None,
     registry: DrafterRegistry | None = None,
     progress: Callable[[str], None] = print,
     group: RankGroup | None = None,
@@ -88,12 +90,13 @@ def load_models(
     """Loads a local folder or a hub id, and its drafts. Raises ModelLoadError with what is wrong and where.
 
     A light draft is checked and not loaded yet. On Linux, floating-point weights are cast to fp32, the only type that
-    goes through BLAS. `group`: the ranks that share the target; `sender` sends them their work from rank 0."""
+    goes through BLAS. `trials`: a file that keeps what the trials of draft heads found. `group`: the ranks that share
+    the target; `sender` sends them their work from rank 0."""
     load_blas()
     folder, draft_folders, head_folder = _check_folders(model, draft, light_draft, adapter, progress)
     target = _load_target(folder, group, sender, progress)
     drafts = _load_drafts(draft_folders, target.tokenizer, progress)
-    drafts.add_head(folder, head_folder, target, progress)
+    drafts.add(_load_head((folder, head_folder), target, progress, trials))
     progress("checking what the pair can do")
     models = assemble(
         target.model,
@@ -109,10 +112,7 @@ def load_models(
         sources=drafts.sources,
         files=PairFiles(target.files, drafts.files),
         registry=registry,
-        target_source=target.source,
-        architecture=target.config["model_type"],
-        left_out=target.left_out,
-        ranks=target.ranks,
+        **target.declared,
         head=drafts.head,
     )
     target.warn(folder.called, models)
@@ -154,6 +154,12 @@ class _Target:
     left_out: str
     source: DraftSource | None
     ranks: RankedModel | None
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """Arguments of `assemble` about the target alone."""
+        parts = {"target_source": self.source, "ranks": self.ranks, "left_out": self.left_out}
+        return {**parts, "architecture": self.config["model_type"]}
 
     def warn(self, called: str, models: LoadedModels) -> None:
         if models.info.draft_model is None:
@@ -209,13 +215,9 @@ class _Drafts:
     files: dict[DrafterName, ModelFiles] = field(default_factory=dict)
     refused: dict[DrafterName, str] = field(default_factory=dict)
 
-    def add_head(
-        self, folder: ModelFolder, apart: ModelFolder | None, target: _Target, progress: Callable[[str], None]
-    ) -> None:
-        """Loads the draft head in the folder `apart`, or else in the target's own `folder`, if there is one."""
-        from draftd.engine.head_loading import load_head_of
-
-        self.head = load_head_of(folder, apart, target.model, target.config, target.tokenizer, progress)
+    def add(self, head: LoadedHead) -> None:
+        """Adds the draft head, or why there is none."""
+        self.head = head
         if self.head.info is not None and self.head.info.refusal:
             self.refused[DRAFT_HEAD] = self.head.info.refusal
         if self.head.files is not None:
@@ -244,6 +246,14 @@ def _load_drafts(
                 pass
             try_out(opened, source.name)
     return drafts
+
+
+def _load_head(
+    folders: tuple[ModelFolder, ModelFolder | None], target: _Target, progress: Callable[[str], None], kept: Path | None
+) -> LoadedHead:
+    from draftd.engine.head_loading import load_head_of
+
+    return load_head_of(*folders, target.model, target.config, target.tokenizer, progress, kept)
 
 
 def _context_length(called: str, target: _Target, max_context: int | None) -> int:
@@ -373,21 +383,3 @@ def _missing(needs: DrafterNeeds, has_model: bool) -> str:
     if needs is not DrafterNeeds.NOTHING and not has_model:
         return f"it needs {needs.value}, and none is configured for it"
     return ""
-
-
-def context_length_of(config: Mapping[str, Any], tokenizer: Any) -> int:
-    """Tokens of the longest text that the model declares, or else that its tokenizer declares."""
-    if (length := declared_context(config)) is not None:
-        return length
-    declared = getattr(tokenizer, "model_max_length", 0)
-    return int(declared) if 0 < declared < 10**7 else 4096
-
-
-def raised_context(max_context: int, declared: int) -> str:
-    """The warning for a context longer than the model declares; empty if it is not."""
-    if max_context <= declared:
-        return ""
-    return (
-        f"model.max_context raises the context to {max_context:,} tokens, and the model declares {declared:,}: texts "
-        "beyond that may make no sense"
-    )

@@ -333,3 +333,21 @@ def _refusal(what: str, config: Mapping[str, Any], why: str = "") -> ModelLoadEr
     reason = f"config.json: {what} decides the numbers, and mlx-lm {version('mlx-lm')} does not compute it for "
     cure = "serve another model, or install a newer mlx-lm; take the key out if the model was trained without it"
     return ModelLoadError(f"{reason}{config['model_type']!r}{f' ({why})' if why else ''}", cure)
+
+
+def context_length_of(config: Mapping[str, Any], tokenizer: Any) -> int:
+    """Tokens of the longest text that the model declares, or else that its tokenizer declares."""
+    if (length := declared_context(config)) is not None:
+        return length
+    declared = getattr(tokenizer, "model_max_length", 0)
+    return int(declared) if 0 < declared < 10**7 else 4096
+
+
+def raised_context(max_context: int, declared: int) -> str:
+    """The warning for a context longer than the model declares; empty if it is not."""
+    if max_context <= declared:
+        return ""
+    return (
+        f"model.max_context raises the context to {max_context:,} tokens, and the model declares {declared:,}: texts "
+        "beyond that may make no sense"
+    )

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from draftd.engine.pair import context_length_of, load_models
+from draftd.engine.pair import load_models
+from draftd.models.configuration import context_length_of
 from draftd.settings import load_settings
 from tests.conftest import NanoPair
 from tests.doctor_findings import check_models

@@ -16,7 +16,7 @@ from draftd.cli.persistent_state import measured_worth, paths_of, quiet_transfor
 from draftd.core import DRAFT_HEAD, DRAFT_MODEL, LIGHT_DRAFT_MODEL, DrafterName
 from draftd.engine.depth.saved import DrafterWorth
 from draftd.engine.drafters.sources import NO_HEAD, OTHER_DRAFT, DraftSource, LoadedHead, mismatch
-from draftd.engine.pair import LoadedModels, assemble, context_length_of, raised_context
+from draftd.engine.pair import LoadedModels, assemble
 from draftd.errors import ModelLoadError, in_one_line
 from draftd.fronts.grpc import reply
 from draftd.hardware.state import HardwareState, advance, takeable
@@ -25,6 +25,7 @@ from draftd.model_info import drafter_in_words
 from draftd.models import blas
 from draftd.models.advice import LARGE_DRAFT, warnings, without_draft
 from draftd.models.check import not_served
+from draftd.models.configuration import context_length_of, raised_context
 from draftd.models.folder import ModelFolder, weight_bytes
 from draftd.models.hub import CachedModel, find_cached, free_bytes, is_hub_id, no_room, storage_folder
 from draftd.models.tokenizer import Tokenizer

@@ -1,0 +1,93 @@
+"""What a head's trial found is kept, until one of the model's files changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftd.engine import head_loading
+from draftd.engine.head_trials import HeadTrial, KeptTrials
+from draftd.engine.pair import load_models
+from draftd.model_info import HeadInfo
+
+HEAD = Path(__file__).parents[3] / "training" / "heads" / "embedded" / "mtp.safetensors"
+Trials = list[HeadTrial]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """The embedded target with its trained head, in a folder of its own."""
+    folder = tmp_path / "model"
+    shutil.copytree(str(files("draftd.models") / "nano" / "target"), folder)
+    shutil.copy(HEAD, folder)
+    return folder
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> Trials:
+    """The trials that were made, rather than read from the file."""
+    trials, try_forms = Trials(), head_loading.try_forms
+
+    def recorded(*args: Any) -> HeadTrial:
+        trials.append(try_forms(*args))
+        return trials[-1]
+
+    monkeypatch.setattr(head_loading, "try_forms", recorded)
+    return trials
+
+
+def head_of(model: Path, trials: Path) -> HeadInfo:
+    info = load_models(str(model), trials=trials, progress=lambda line: None).info.head
+    assert info is not None
+    return info
+
+
+def test_second_load_takes_the_form_that_the_first_trial_found(model: Path, tmp_path: Path, tried: Trials) -> None:
+    file = tmp_path / "state" / "trials.json"
+    first, second = head_of(model, file), head_of(model, file)
+    assert first == second
+    assert not first.refusal
+    assert len(tried) == 1
+
+
+def test_changed_file_of_the_target_is_tried_anew(model: Path, tmp_path: Path, tried: Trials) -> None:
+    file = tmp_path / "trials.json"
+    head_of(model, file)
+    os.utime(model / "model.safetensors", ns=(1, 1))
+    head_of(model, file)
+    assert len(tried) == 2
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a": {"form": {}}}'], ids=["empty", "a list", "incomplete"])
+def test_damaged_file_of_trials_is_replaced(content: str, model: Path, tmp_path: Path, tried: Trials) -> None:
+    file = tmp_path / "trials.json"
+    file.write_text(content)
+    assert not head_of(model, file).refusal
+    kept = KeptTrials(file)
+    assert [kept.get(key) for key in json.loads(file.read_text())] == tried
+
+
+def test_refusal_is_kept_with_its_figures(model: Path, tmp_path: Path, tried: Trials) -> None:
+    shuffle(model / "mtp.safetensors")
+    file = tmp_path / "trials.json"
+    first, second = head_of(model, file), head_of(model, file)
+    assert "better than chance" in first.refusal
+    assert first == second
+    assert len(tried) == 1
+
+
+def shuffle(file: Path) -> None:
+    """Rewrites a head with the rows of each matrix in a random order."""
+    import mlx.core as mx
+
+    mx.random.seed(3)
+    weights = mx.load(str(file))
+    assert isinstance(weights, dict)
+    shuffled = {name: mx.random.permutation(w) if w.ndim == 2 else w for name, w in weights.items()}
+    mx.save_safetensors(str(file), shuffled, {"format": "mlx"})
