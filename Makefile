@@ -11,7 +11,7 @@ WITH_REAL = $(patsubst --real,--model $(REAL),$(ARGS))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo serve real-model test parity-real exactness faults heads ranks remote models folders schemas clients check lint types imports words proto-check docs-check collector-check components collector stack proto \
-	docs accept hooks bench bench-exactness bench-grammar bench-harness bench-http bench-layers bench-peers bench-ranks bench-records bench-remote bench-settle simulate train constraints clean
+	docs accept hooks bench bench-exactness bench-grammar bench-harness bench-heads bench-http bench-layers bench-peers bench-ranks bench-records bench-remote bench-settle simulate train constraints clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -122,6 +122,9 @@ bench-grammar: $(RUN) $(IF_REAL) ## what does a grammar cost, and what does spec
 
 bench-harness: $(RUN) $(IF_REAL) ## does the acceptance harness measure what a bare client does? (about ten minutes)
 	@$(BIN)/python -m benchmarks.harness $(ARGS)
+
+bench-heads: $(RUN) $(REAL) ## what does a draft head gain, and what does a useless one cost? (an hour and a half; ARGS="--only PART")
+	@$(BIN)/python -m benchmarks.heads $(ARGS)
 
 bench-http: $(RUN) $(IF_REAL) ## what does HTTP cost beside gRPC? (about five minutes)
 	@$(BIN)/python -m benchmarks.http $(ARGS)

@@ -100,12 +100,11 @@ def decode(
     return count, ended - began
 
 
-def first_token(worker: Any, vocabulary: int, repetition: int) -> float:
-    """Returns the seconds from a long prompt to its first token."""
+def first_token(worker: Any, vocabulary: int, repetition: int, asked: DecodePlan) -> float:
+    """Returns the seconds from a long prompt of random tokens to the first token of its answer."""
     dice = random.Random(repetition)
     sink, began = Sink(), time.perf_counter()
     prompt = tuple(dice.randrange(4, vocabulary) for _ in range(_LONG))
-    asked = plan("plain", "")
     worker.submit(DecodeRequest(f"long {began}", prompt, 1, asked, time.monotonic(), SamplingParams()), sink)
     assert sink.ended.wait(300)
     return sink.times[0][0] - began
@@ -139,7 +138,7 @@ def measure(workers: dict[str, Any], repetitions: int, tokens: int, drafter: str
                 rates[engine, arm] = sum(count for count, _ in each) / sum(seconds for _, seconds in each)
                 line = f"{engine}, {name}, {together}: {rates[engine, arm]:.1f} tokens/s"
                 print(f"{repetition} of {repetitions}: {line}, {time.perf_counter() - began:.0f} s", file=sys.stderr)
-        seconds = {name: first_token(worker, 2000, repetition) for name, worker in workers.items()}
+        seconds = {name: first_token(worker, 2000, repetition, plan("plain", "")) for name, worker in workers.items()}
         if not repetition:
             continue
         for name, together in arms:

@@ -35,11 +35,12 @@ from draftd.core import (
     SamplingParams,
     WorkloadClass,
 )
+from draftd.counts import DraftCounts
 from draftd.models.blas import load_blas
 from draftd.outcome import Emission, Outcome
 
 TOKENS, PROMPT, DEEPEST = 128, 24, 8
-DEPTHS = (1, 2, 4, 6)  # fixed depths, besides 0, that automatic depth is compared with
+DEPTHS = (1, 2, 3, 4, 6)  # fixed depths, besides 0, that automatic depth is compared with
 _COMMON = {"vocab_size": 4096, "hidden_size": 512, "max_position_embeddings": 4096}
 _ATTENTION = {"num_attention_heads": 8, "num_key_value_heads": 2}
 _SHAPES: dict[str, dict[str, Any]] = {
@@ -83,6 +84,7 @@ class Sink:
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.times: list[tuple[float, int]] = []  # when tokens came, and how many
+        self.counts = DraftCounts()
         self.ended = threading.Event()
 
     def on_tokens(self, emission: Emission) -> None:
@@ -91,6 +93,7 @@ class Sink:
 
     def on_finish(self, outcome: Outcome) -> None:
         assert not outcome.degraded, outcome
+        self.counts = outcome.stats.counts
         self.ended.set()
 
 
@@ -160,7 +163,9 @@ def measured(
     return count / (ended - began), [sink.tokens for sink in sinks]
 
 
-def examined(kind: str, repetitions: int, console: Console) -> dict[str, float]:
+def ratios_of(kind: str, repetitions: int) -> dict[str, list[float]]:
+    """Returns ratios of tokens per second by repetition, with keys such as `depth 3, 1`: the last number is the
+    concurrent requests."""
     worker, script = started(kind)
     dice = random.Random(3)
     prompts = [tuple(dice.randrange(4, 4096) for _ in range(PROMPT)) for _ in range(4)]
@@ -194,6 +199,12 @@ def examined(kind: str, repetitions: int, console: Console) -> dict[str, float]:
         found["automatic, useless draft"] = rate[n, 0.0, None] / plain
         for name, ratio in found.items():
             ratios.setdefault(f"{name}, {n}", []).append(ratio)
+    return ratios
+
+
+def examined(kind: str, repetitions: int, console: Console) -> dict[str, float]:
+    """Measures a model of type `kind` and shows the results. Returns the median ratios."""
+    ratios = ratios_of(kind, repetitions)
     table = Table("tokens/s ÷ autoregressive", "1 request", "4 requests", title=f"{KINDS[kind]} ({kind})")
     for name in dict.fromkeys(key.rpartition(", ")[0] for key in ratios):
         several = [ratios[f"{name}, {n}"] for n in (1, 4)]

@@ -1,0 +1,388 @@
+"""`make bench-heads`: what does a draft head gain (about an hour and a half; --only PART for one part)?
+
+    pair         the embedded pair with its head: the head against the draft model, and the automatic choice of the two
+    real         SmolLM2-135M-Instruct with its head, against autoregressive decoding and prompt lookup
+    useless      the same with random weights in the head: what does automatic depth lose?
+    priming      seconds to the first token of a long prompt, with the head and without
+    recurrent    a random Qwen3-Next model (benchmarks.layers) whose drafts are right with probability 0.8
+
+Engines in one process answer the same prompts one after the other; an arm is a choice of drafters, and only those
+draft. The arms of a prompt follow each other in random order, so that drifts of the machine's speed cancel. A result is
+a ratio of tokens per second, of `priming` of seconds: median over repetitions, lowest, highest. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import layers
+from benchmarks.exactness import first_token
+from draftd.core import (
+    DRAFT_HEAD,
+    DRAFT_MODEL,
+    PROMPT_LOOKUP,
+    DecodeMode,
+    DecodePlan,
+    DecodeRequest,
+    DepthMode,
+    DrafterName,
+    FallbackLevel,
+    SamplingParams,
+    WorkloadClass,
+)
+from draftd.models.blas import load_blas
+from scripts.real_model import FULL as REAL
+
+_CLASSES = ("code", "chat", "prose", "tool_call", "edit")
+_PROMPTS, _TOGETHER, _DEEPEST = 6, 4, 6
+_SETTLED_SECONDS = 240.0  # the longest wait for an engine's calibration
+_NANO = files("draftd.models") / "nano"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to decode: by which drafters (none: autoregressively), at which temperature, how many prompts at once."""
+
+    drafters: tuple[DrafterName, ...]
+    temperature: float = 0.0
+    together: int = 1
+
+    @property
+    def plan(self) -> DecodePlan:
+        if not self.drafters:
+            return DecodePlan(DecodeMode.AUTOREGRESSIVE, 0, None, FallbackLevel.FULL, "on", "benchmark")
+        first, *others = self.drafters
+        return DecodePlan(
+            DecodeMode.SPECULATIVE, _DEEPEST, first, FallbackLevel.FULL, "on", "benchmark", DepthMode.AUTOMATIC,
+            frozenset(others),
+        )  # fmt: skip
+
+    @property
+    def label(self) -> str:
+        """Its part of a result's key, such as `t08_x4`."""
+        return f"{'t08' if self.temperature else 'greedy'}_x{self.together}"
+
+
+AR, HEAD, DRAFT, LOOKUP = (), (DRAFT_HEAD,), (DRAFT_MODEL,), (PROMPT_LOOKUP,)
+CHOICE, EVERYTHING = (DRAFT_MODEL, DRAFT_HEAD), (DRAFT_HEAD, PROMPT_LOOKUP)
+
+
+@dataclass
+class Figures:
+    """What one arm gave in one class and repetition."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    drafts: int = 0
+    """Steps of a draft, and those whose first token was accepted."""
+    first_accepted: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+@dataclass
+class Measurements:
+    """Figures by repetition, arm and class, and the ratios of one repetition's figures."""
+
+    figures: dict[tuple[int, Arm, str], Figures] = field(default_factory=dict)
+
+    def at(self, repetition: int, arm: Arm, workload: str) -> Figures:
+        return self.figures.setdefault((repetition, arm, workload), Figures())
+
+    def ratios(self, arm: Arm, others: Sequence[Arm], classes: Iterable[str]) -> list[float]:
+        """Returns by repetition the arm's rate over that of the best of the others; the mean of the classes' ratios.
+        The best one is chosen by the other repetitions: noise must not choose it."""
+        repetitions = sorted({repetition for repetition, *_ in self.figures})
+        out = []
+        for repetition in repetitions:
+            rest = [r for r in repetitions if r != repetition] or repetitions
+
+            def usual(other: Arm, workload: str, rest: list[int] = rest) -> float:
+                return statistics.median(self.figures[r, other, workload].rate for r in rest)
+
+            out.append(
+                statistics.mean(
+                    self.figures[repetition, arm, workload].rate
+                    / self.figures[repetition, max(others, key=lambda o, w=workload: usual(o, w)), workload].rate  # type: ignore[misc]
+                    for workload in classes
+                )
+            )
+        return out
+
+    def first_accepted(self, arm: Arm, classes: Sequence[str]) -> list[float]:
+        """Returns by repetition the share of drafts whose first token was accepted, over all classes."""
+        by_repetition: dict[int, list[Figures]] = {}
+        for (repetition, other, workload), figures in self.figures.items():
+            if other == arm and workload in classes:
+                by_repetition.setdefault(repetition, []).append(figures)
+        return [sum(f.first_accepted for f in some) / sum(f.drafts for f in some) for some in by_repetition.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One result: the rate of an arm over that of the best of others, the mean of the classes' ratios."""
+
+    key: str
+    arm: Arm
+    over: tuple[Arm, ...]
+    classes: tuple[str, ...]
+    wanted: float
+
+
+def rows_of_pair() -> list[Row]:
+    rows = []
+    for temperature, together in product((0.0, 0.8), (1, _TOGETHER)):
+        head, draft, choice = (Arm(drafters, temperature, together) for drafters in (HEAD, DRAFT, CHOICE))
+        for workload, wanted in (("prose", 1.10), ("chat", 1.03)):
+            key = f"pair_{workload}_head_over_draft_{head.label}"
+            rows.append(Row(key, head, (draft,), (workload,), wanted))
+        for workload in ("code", "tool_call"):
+            key = f"pair_{workload}_choice_over_better_{choice.label}"
+            rows.append(Row(key, choice, (head, draft), (workload,), 0.98))
+    return rows
+
+
+def rows_of_real() -> list[Row]:
+    head, plain, every = Arm(HEAD), Arm(AR), Arm(EVERYTHING)
+    rows = [
+        Row(f"real_{workload}_greedy_x1", head, (plain,), (workload,), wanted)
+        for workload, wanted in (("code", 1.35), ("chat", 1.25), ("prose", 1.15))
+    ]
+    rows.append(Row("real_edit_everything", every, (plain,), ("edit",), 1.6))
+    rows.append(Row("real_edit_everything_over_lookup", every, (Arm(LOOKUP),), ("edit",), 1.05))
+    for temperature, together, wanted in ((0.8, 1, 1.15), (0.0, _TOGETHER, 1.1)):
+        head, plain = (Arm(drafters, temperature, together) for drafters in (HEAD, AR))
+        rows.append(Row(f"real_{head.label}", head, (plain,), ("code", "chat", "prose"), wanted))
+    return rows
+
+
+def rows_of_useless() -> list[Row]:
+    return [
+        Row(
+            f"useless_{Arm(HEAD, 0.0, n).label}", Arm(HEAD, 0.0, n), (Arm(AR, 0.0, n),), ("code", "chat", "prose"), 0.98
+        )
+        for n in (1, _TOGETHER)
+    ]
+
+
+def start(load: Callable[[], Any]) -> Any:
+    """Starts an engine with the models that `load` returns; waits until it has measured the costs of its steps."""
+    from draftd.engine.handle import EngineState
+    from draftd.engine.limits import Limits
+    from draftd.engine.loop import EngineWorker
+
+    worker = EngineWorker(lambda progress: load(), limits=Limits(max_draft_tokens=_DEEPEST, max_batch=_TOGETHER))
+    worker.start()
+    while worker.state is EngineState.LOADING:
+        time.sleep(0.01)
+    assert worker.state is EngineState.READY, worker.error
+    assert worker._engine is not None
+    until = time.monotonic() + _SETTLED_SECONDS
+    while time.monotonic() < until and worker._engine.calibration.pending:
+        time.sleep(0.1)
+    return worker
+
+
+def loaded(model: str, draft: str | None = None, *, lookup: bool = True) -> Callable[[], Any]:
+    def load() -> Any:
+        from draftd.engine.pair import load_models
+
+        return load_models(model, draft, prompt_lookup=lookup, progress=lambda line: None)
+
+    return load
+
+
+def with_random_head(model: str) -> Callable[[], Any]:
+    """Loads a model with its head, and draws the head's weights anew after the trial of forms has accepted it."""
+
+    def load() -> Any:
+        import mlx.core as mx
+        from mlx.utils import tree_map
+
+        models = loaded(model)()
+        assert models.head is not None, models.info.head
+        mx.random.seed(7)
+        models.head.update(tree_map(lambda w: mx.random.normal(w.shape) * 0.02, models.head.trainable_parameters()))
+        mx.eval(models.head.parameters())
+        return models
+
+    return load
+
+
+def without_head(folder: Path, stack: ExitStack) -> str:
+    """Returns a folder with the model's files except its head."""
+    bare = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    for file in folder.resolve().iterdir():
+        if file.name != "mtp.safetensors":
+            (bare / file.name).symlink_to(file)
+    return str(bare)
+
+
+def prompts_of(worker: Any, classes: Iterable[str]) -> dict[str, list[list[int]]]:
+    """Returns held-out prompts of each class, as token ids."""
+    edits = files("draftd.client") / "prompt_sets" / "edit.jsonl"
+    prompts = {}
+    for name in classes:
+        path = edits if name == "edit" else _NANO / "prompts" / f"{name}.jsonl"
+        lines = path.read_text("utf-8").splitlines()[:_PROMPTS]
+        prompts[name] = [worker.tokenizer.render_chat(json.loads(line)["messages"]) for line in lines]
+    return prompts
+
+
+def decode(
+    worker: Any, prompts: Sequence[Sequence[int]], arm: Arm, tokens: int, workload: str, figures: Figures
+) -> None:
+    """Decodes the prompts at once and adds to `figures` the tokens that came after every text had its first one."""
+    sinks = [layers.Sink() for _ in prompts]
+    for number, (prompt, sink) in enumerate(zip(prompts, sinks, strict=True)):
+        sampling = SamplingParams(temperature=arm.temperature, seed=number + 1 if arm.temperature else None)
+        name, kind = f"{id(sink)} {time.perf_counter()}", WorkloadClass(workload)
+        request = DecodeRequest(name, tuple(prompt), tokens, arm.plan, time.monotonic(), sampling, workload=kind)
+        worker.submit(request, sink)
+    for sink in sinks:
+        assert sink.ended.wait(300)
+    began, ended = max(sink.times[0][0] for sink in sinks), max(sink.times[-1][0] for sink in sinks)
+    figures.tokens += sum(n for sink in sinks for at, n in sink.times if at > began)
+    figures.seconds += ended - began
+    for sink in sinks:
+        figures.drafts += sink.counts.drafts
+        figures.first_accepted += sum(sink.counts.accepted_per_position[:1])
+
+
+def measure(worker: Any, rows: Sequence[Row], given: argparse.Namespace, name: str) -> Measurements:
+    """Answers every prompt with all arms of the rows; the first repetition teaches automatic depth, and is dropped."""
+    arms: dict[str, list[Arm]] = {}
+    for row in rows:
+        for workload, arm in product(row.classes, (row.arm, *row.over)):
+            if arm not in arms.setdefault(workload, []):
+                arms[workload].append(arm)
+    prompts, measured = prompts_of(worker, arms), Measurements()
+    for repetition in range(given.repetitions + 1):
+        began = time.perf_counter()
+        for workload, some in arms.items():
+            for together in sorted({arm.together for arm in some}):
+                of_size = [arm for arm in some if arm.together == together]
+                for start_at in range(0, len(prompts[workload]), together):
+                    group = prompts[workload][start_at : start_at + together]
+                    for arm in random.Random(f"{repetition} {start_at}").sample(of_size, len(of_size)):
+                        figures = measured.at(repetition, arm, workload)
+                        decode(worker, group, arm, given.tokens, workload, figures)
+        print(f"{name}, {repetition} of {given.repetitions}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    measured.figures = {key: figures for key, figures in measured.figures.items() if key[0]}
+    return measured
+
+
+Results = dict[str, tuple[float | None, list[float]]]
+"""By key: what is wanted (None: nothing), and the figure of each repetition."""
+
+
+def results_of(measured: Measurements, rows: Sequence[Row]) -> Results:
+    return {row.key: (row.wanted, measured.ratios(row.arm, row.over, row.classes)) for row in rows}
+
+
+def examine_pair(given: argparse.Namespace) -> Results:
+    worker = start(loaded(str(_NANO / "target"), str(_NANO / "draft"), lookup=False))
+    rows = rows_of_pair()
+    measured = measure(worker, rows, given, "pair")
+    worker.close()
+    return results_of(measured, rows)
+
+
+def examine_real(given: argparse.Namespace) -> Results:
+    worker = start(loaded(str(REAL)))
+    rows = rows_of_real()
+    measured = measure(worker, rows, given, "real")
+    worker.close()
+    first = measured.first_accepted(Arm(HEAD), _CLASSES)
+    return results_of(measured, rows) | {"real_accepted_at_position_0": (0.5, first)}
+
+
+def examine_useless(given: argparse.Namespace) -> Results:
+    worker = start(with_random_head(str(REAL)))
+    rows = rows_of_useless()
+    measured = measure(worker, rows, given, "useless")
+    worker.close()
+    return results_of(measured, rows)
+
+
+def examine_priming(given: argparse.Namespace) -> Results:
+    with ExitStack() as stack:
+        workers = {"with": start(loaded(str(REAL))), "without": start(loaded(without_head(REAL, stack)))}
+    ratios = []
+    for repetition in range(2 * given.repetitions + 1):
+        order = random.Random(repetition).sample(sorted(workers), 2)
+        plans = {"with": Arm(HEAD).plan, "without": Arm(AR).plan}
+        seconds = {name: first_token(workers[name], 40_000, repetition, plans[name]) for name in order}
+        ratios.append(seconds["with"] / seconds["without"])
+    for worker in workers.values():
+        worker.close()
+    return {"priming": (1.04, ratios[1:])}
+
+
+def examine_recurrent(given: argparse.Namespace) -> Results:
+    found = layers.ratios_of("qwen3_next", given.repetitions)
+    wanted = {"depth 3": (1.7, 1.3), "automatic over the best depth": (0.95, 0.95)}
+    names = {"depth 3": "recurrent_depth_3", "automatic over the best depth": "recurrent_automatic"}
+    return {
+        f"{names[name]}_x{n}": (value, found[f"{name}, {n}"])
+        for name, values in wanted.items()
+        for n, value in zip((1, _TOGETHER), values, strict=True)
+    }
+
+
+PARTS: Mapping[str, Callable[[argparse.Namespace], Results]] = {
+    "pair": examine_pair,
+    "real": examine_real,
+    "useless": examine_useless,
+    "priming": examine_priming,
+    "recurrent": examine_recurrent,
+}
+
+
+def show(results: Results) -> None:
+    table = Table("result", "median", "lowest–highest", "wanted")
+    for key, (wanted, values) in results.items():
+        span = f"{min(values):.3f}–{max(values):.3f}"
+        table.add_row(key, f"{statistics.median(values):.3f}", span, "" if wanted is None else f"{wanted:.2f}")
+    Console(stderr=True, width=110).print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.heads", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--only", action="append", choices=PARTS, help="measure this part; may be repeated")
+    parser.add_argument("--repetitions", type=int, default=7, help="how often every arm is measured (7)")
+    parser.add_argument("--tokens", type=int, default=96, help="of each text (96)")
+    given = parser.parse_args()
+    load_blas()
+    results: Results = {}
+    for part in given.only or PARTS:
+        results |= PARTS[part](given)
+    show(results)
+    print(json.dumps({key: [round(value, 3) for value in values] for key, (_, values) in results.items()}))
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # MLX's remaining threads would make a normal exit fail
