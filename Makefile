@@ -11,7 +11,7 @@ WITH_REAL = $(patsubst --real,--model $(REAL),$(ARGS))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo serve real-model test parity-real exactness faults heads ranks remote models folders schemas clients check lint types imports words proto-check docs-check collector-check components collector stack proto \
-	docs accept hooks bench bench-exactness bench-grammar bench-harness bench-heads bench-http bench-layers bench-peers bench-ranks bench-records bench-remote bench-settle simulate train constraints clean
+	docs accept hooks bench bench-exactness bench-grammar bench-harness bench-heads bench-http bench-layers bench-peers bench-ranks bench-records bench-remote bench-settle simulate train train-head constraints clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -43,7 +43,7 @@ exactness: $(DEV) ## does the measurement find every planted difference, and doe
 faults: $(DEV) ## kills, full disks, floods … under traffic, drawn from a seed (ten minutes; ARGS="--minutes 30", "--prove")
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.faults $(ARGS)
 
-heads: $(DEV) ## are draft heads read right, fed right, and does no text depend on them? (twelve minutes; ARGS="--only PART")
+heads: $(DEV) $(REAL) ## are draft heads read right, fed right, and does no text depend on them? (twelve minutes; ARGS="--only PART")
 	@$(BIN)/python -m tests.heads $(ARGS)
 
 models: $(DEV) ## every text architecture of the installed mlx-lm: served, and with its own texts (ten minutes; ARGS="--only NAME")
@@ -158,6 +158,9 @@ simulate: $(DEV) ## the fallback on a simulated clock (a minute and a half; ARGS
 
 train: build/training/.ready ## train the embedded pair again (about an hour and a quarter)
 	build/training/bin/python -m training --work build/nano --out daemon/draftd/models/nano $(ARGS)
+
+train-head: build/training/.ready $(REAL) ## train a draft head (ARGS="--target embedded", or "--target SmolLM2-135M-Instruct")
+	build/training/bin/python -m training.heads $(ARGS)
 
 constraints: $(DEV) ## pin the newest versions of everything
 	sh scripts/constraints.sh

@@ -23,6 +23,15 @@ from training.library import library_files
 from training.model import CONTEXT
 
 LICENCE = "Apache-2.0"
+FILES = "## Files"
+DRAFT_HEAD = (
+    "## The target's draft head",
+    "",
+    "`target/mtp.safetensors` holds a head of one layer (MTP form) that drafts from the target's hidden states. It is "
+    "trained after the pair, by `make train-head`; its own card, with text, steps and figures, is "
+    "`training/heads/embedded/MODEL_CARD.md` in the repository.",
+    "",
+)
 
 
 def parameters(size: dict[str, int]) -> int:
@@ -38,6 +47,20 @@ def files(folder: Path) -> dict[str, dict[str, Any]]:
             data = path.read_bytes()
             found[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     return found
+
+
+def list_files(folder: Path) -> None:
+    """Brings the lists of files in the pair's manifest and card up to date."""
+    path, card_path = folder / "manifest.json", folder / "MODEL_CARD.md"
+    m = json.loads(path.read_text()) | {"files": files(folder)}
+    path.write_text(json.dumps(m, indent=1) + "\n")
+    before, _, _ = card_path.read_text(encoding="utf-8").partition(FILES)
+    card_path.write_text(before + "\n".join(file_table(m)), encoding="utf-8")
+
+
+def file_table(m: dict[str, Any]) -> list[str]:
+    rows = [f"| `{name}` | {f['bytes']:,} | `{f['sha256']}` |" for name, f in m["files"].items()]
+    return [FILES, "", "| file | bytes | SHA-256 |", "|---|---|---|", *rows, ""]
 
 
 def run_summary(work: Path, name: str) -> dict[str, Any]:
@@ -263,6 +286,7 @@ def card(m: dict[str, Any], trial: dict[str, Any] | None) -> str:
         "",
         *_abilities(report),
         "",
+        *DRAFT_HEAD,
     ]
     if trial:
         lines += _trial(report, trial)
@@ -275,12 +299,7 @@ def card(m: dict[str, Any], trial: dict[str, Any] | None) -> str:
         "learned). Anything outside the families above gets a confident wrong answer. Differences are wrong more "
         "often than right. No safety training of any kind.",
         "",
-        "## Files",
-        "",
-        "| file | bytes | SHA-256 |",
-        "|---|---|---|",
-        *(f"| `{name}` | {f['bytes']:,} | `{f['sha256']}` |" for name, f in m["files"].items()),
-        "",
+        *file_table(m),
     ]
     return "\n".join(lines)
 

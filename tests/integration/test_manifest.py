@@ -74,9 +74,11 @@ def sha256sum(file: Path) -> str:
 
 def test_manifest_checksums_equal_sha256sum_of_each_model_file(pair: Pair) -> None:
     found = pair.manifest()
-    assert set(found.models) == {"target", "draft"}
-    for role, model in found.models.items():
-        folder = pair.folder / role
+    assert set(found.models) == {"target", "draft", "draft_head"}
+    assert not found.models["draft_head"].files, "they are the target's"
+    assert found.models["draft_head"].kind == "mtp"
+    for role in ("target", "draft"):
+        model, folder = found.models[role], pair.folder / role
         files = {file.name: file for file in model.files}
         template = files.pop("tokenizer_config.json#chat_template")
         assert {name: file.kind for name, file in files.items()} == {
@@ -84,7 +86,7 @@ def test_manifest_checksums_equal_sha256sum_of_each_model_file(pair: Pair) -> No
             "config.json": "config",
             "tokenizer.json": "tokenizer",
             "tokenizer_config.json": "tokenizer",
-        }
+        } | ({} if role == "draft" else {"mtp.safetensors": "weights"})
         for file in files.values():
             assert file.sha256 == sha256sum(folder / file.name), file.name
             assert file.bytes == (folder / file.name).stat().st_size
@@ -156,12 +158,13 @@ def test_manifest_marks_a_replaced_draft_by_checksum_and_as_changed_until_reload
     assert not any(one.matters for one in differences(before, pair.manifest()))
 
 
-def test_manifest_marks_only_the_target_as_changed_if_its_file_is_touched(pair: Pair) -> None:
+def test_manifest_marks_target_and_its_head_as_changed_if_a_file_of_theirs_is_touched(pair: Pair) -> None:
     before, config = pair.manifest(), pair.folder / "target" / "config.json"
     stat = config.stat()
     os.utime(config)
     changed = differences(before, pair.manifest())
-    assert [one.field for one in changed if one.matters] == ["models.target.changed_since_load"]
+    in_folder = ["models.draft_head.changed_since_load", "models.target.changed_since_load"]
+    assert [one.field for one in changed if one.matters] == in_folder
     os.utime(config, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert not pair.manifest().models["target"].changed_since_load
 

@@ -1,6 +1,6 @@
 """Draws text from a target, trains its draft head and writes the head and its card. Continues where it was stopped.
 
-`python -m training.heads --target SmolLM2-135M-Instruct --work build/heads/smollm2`
+`make train-head ARGS="--target SmolLM2-135M-Instruct"`
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from training.card import list_files
 from training.heads.begin import begin
 from training.heads.evaluate import Evaluation, Figures
 from training.heads.export import FILE, processor, read_head, read_log, sha256, write_card, write_head
@@ -40,8 +41,10 @@ class Recipe:
     """Everything that differs between the targets."""
 
     model: Path
-    folder: str
-    """The head's folder below `training/heads`."""
+    folder: Path
+    """Where the head's file goes."""
+    card: Path
+    """The folder of its card."""
     template: Callable[[Tokenizer], Template]
     prompt: Callable[[list[dict[str, str]]], str]
     """Renders a benchmark's messages up to the answer."""
@@ -56,10 +59,14 @@ class Recipe:
     plan: Plan
 
 
+HEADS = Path(__file__).parent
+NANO = REPOSITORY / "daemon/draftd/models/nano"
+
 RECIPES = {
     "SmolLM2-135M-Instruct": Recipe(
         model=REPOSITORY / "build/models/SmolLM2-135M-Instruct",
-        folder="SmolLM2-135M-Instruct",
+        folder=HEADS / "SmolLM2-135M-Instruct",
+        card=HEADS / "SmolLM2-135M-Instruct",
         template=chatml_template,
         prompt=chatml_prompt,
         rows=Questions,
@@ -72,8 +79,9 @@ RECIPES = {
         plan=Plan(minutes=48),
     ),
     "embedded": Recipe(
-        model=REPOSITORY / "daemon/draftd/models/nano/target",
-        folder="embedded",
+        model=NANO / "target",
+        folder=NANO / "target",
+        card=HEADS / "embedded",
         template=embedded_template,
         prompt=embedded_prompt,
         rows=GeneratedPrompts,
@@ -91,8 +99,8 @@ RECIPES = {
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", choices=RECIPES, required=True)
-    parser.add_argument("--work", type=Path, required=True, help="where text and checkpoints lie")
-    parser.add_argument("--out", type=Path, help="the head's folder; the default is below training/heads")
+    parser.add_argument("--work", type=Path, help="where text and checkpoints lie; the default is build/heads/TARGET")
+    parser.add_argument("--out", type=Path, help="the folder of the head and its card; the default is the repository's")
     parser.add_argument("--model", type=Path, help="the target's folder")
     parser.add_argument("--tokens", type=int, help="draw no more tokens than this")
     parser.add_argument("--draw-minutes", type=float, help="begin no chunk later than this")
@@ -125,7 +133,8 @@ def adjusted(recipe: Recipe, args: argparse.Namespace) -> Recipe:
 def main() -> None:
     args = options()
     recipe = adjusted(RECIPES[args.target], args)
-    source = args.text or args.work
+    work = args.work or REPOSITORY / "build" / "heads" / args.target
+    source = args.text or work
     tokenizer = read_tokenizer(recipe.model)
     template = recipe.template(tokenizer)
     if not args.text:
@@ -138,11 +147,14 @@ def main() -> None:
     text = read_text(source / "text", overlap, template)
     text = replace(text, training=text.training[: max(1, round(args.share * len(text.training)))])
     print(f"{len(text.training)} rows, {text.tokens} tokens; {text.dropped} dropped as they overlap", flush=True)
-    path = (args.out or Path(__file__).parent / recipe.folder) / FILE
-    outcome = train(recipe, text, template.end, args.work / "training", path)
+    path = (args.out or recipe.folder) / FILE
+    outcome = train(recipe, text, template.end, work / "training", path)
     chunks = sorted((source / "text").glob("chunk-*.npz"))
-    facts = outcome.facts(recipe, path) | {"sha256 of the text": f"`{sha256(*chunks)}`"}
-    write_card(path.parent / "MODEL_CARD.md", f"Draft head for {recipe.folder}", ABOUT, facts, outcome.log["curve"])
+    facts = outcome.facts(args.target, recipe, path) | {"sha256 of the text": f"`{sha256(*chunks)}`"}
+    card = (args.out or recipe.card) / "MODEL_CARD.md"
+    write_card(card, f"Draft head for {args.target}", ABOUT, facts, outcome.log["curve"])
+    if path.parent == NANO / "target":
+        list_files(NANO)
 
 
 ABOUT = """A draft head in MTP form, trained on text that the target drew itself. No row of its text shares 20 tokens
@@ -158,11 +170,11 @@ class Outcome:
     figures: Figures
     log: dict[str, Any]
 
-    def facts(self, recipe: Recipe, path: Path) -> dict[str, Any]:
+    def facts(self, target: str, recipe: Recipe, path: Path) -> dict[str, Any]:
         """Returns the rows of the model card's table."""
         log, text = self.log, self.text
         return {
-            "target": recipe.folder,
+            "target": target,
             "seed": log["plan"]["seed"],
             "rows for training, held out, dropped as they overlap": (
                 f"{len(text.training):,}, {len(text.held_out)}, {text.dropped}"
@@ -191,12 +203,12 @@ def train(recipe: Recipe, text: DrawnText, end: int, folder: Path, path: Path) -
     begin(head, recipe.model, text.training, recipe.branch_scale)
     batches = Batches(text.training, recipe.plan.seed, recipe.rows_per_step)
     training = Training(head, UnrolledLoss(objective), batches, recipe.plan, folder)
-    training.run(evaluation, lambda line: print(f"HELD OUT {recipe.folder}: {line}", flush=True))
+    training.run(evaluation, lambda line: print(f"HELD OUT: {line}", flush=True))
     sizes = {"seed": recipe.plan.seed, "tokens": text.tokens, "steps": training.at.step}
     kind = write_head(head, ids, path, {name: str(value) for name, value in sizes.items()})
     read_head(head, path)
     figures = evaluation(head)
-    print(f"HELD OUT {recipe.folder}, {kind}: {figures.line()}", flush=True)
+    print(f"HELD OUT, {kind}: {figures.line()}", flush=True)
     return Outcome(text, kind, figures, read_log(folder))
 
 

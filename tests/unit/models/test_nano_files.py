@@ -23,9 +23,9 @@ def test_embedded_model_manifest_lists_exactly_the_shipped_files(nano: Path, man
     assert shipped == set(manifest["files"])
 
 
-def test_embedded_model_pair_is_at_most_25_megabytes(nano: Path) -> None:
+def test_embedded_models_with_their_head_are_at_most_27_megabytes(nano: Path) -> None:
     size = sum(p.stat().st_size for d in ("target", "draft") for p in (nano / d).rglob("*") if p.is_file())
-    assert size <= 25 * MEGABYTE
+    assert size <= 27 * MEGABYTE
 
 
 def test_embedded_target_and_draft_have_identical_tokenizer_files(nano: Path) -> None:
