@@ -3,12 +3,12 @@
 It takes about twelve minutes. Numbers: each published layout gives the logits of an independent forward at draft
 positions 1 to 3, and heads of other families are refused by name. States: a head is fed each hidden state once, as a
 forward of its own computes it, after slices, rollbacks and prefix hits; a perfect head is accepted whole. Controls: the
-trained head of the embedded pair is accepted less when it is used in a wrong way. Texts: with drafts that are partly
+trained heads are accepted less when they are used in a wrong way. Texts: with drafts that are partly
 right, all texts are those without drafts. Exits with 1 otherwise. The last line is JSON.
 
 --only PART   numbers, states, controls or texts; may be repeated
 --texts N     texts of each cell (70)
---head FILE   the trained head of the controls (training/heads/embedded/mtp.safetensors)
+--model PATH  a model with a trained head, for the controls; may be repeated (the embedded target and SmolLM2)
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from draftd.models.blas import load_blas
+from scripts.real_model import FULL as REAL
 
 PARTS = ("numbers", "states", "controls", "texts")
-HEAD = Path("training/heads/embedded/mtp.safetensors")
 
 
 def main() -> int:
@@ -30,16 +30,17 @@ def main() -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--only", action="append", choices=PARTS, default=[])
     parser.add_argument("--texts", type=int, default=70)
-    parser.add_argument("--head", type=Path, default=HEAD)
+    parser.add_argument("--model", action="append", type=Path, default=[])
     given = parser.parse_args()
     load_blas()
     from tests.heads import controls, numbers, states, texts
+    from tests.heads.targets import NANO
 
     results, failures = dict[str, Any](), list[str]()
     checks = {
         "numbers": numbers.check,
         "states": states.check,
-        "controls": lambda: controls.check(given.head),
+        "controls": lambda: controls.check(given.model or [NANO / "target", REAL]),
         "texts": lambda: texts.check(given.texts),
     }
     for part in given.only or PARTS:

@@ -9,7 +9,9 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 
-from draftd.core import DRAFT_HEAD, SamplingParams
+from draftd.core import DRAFT_HEAD, PEER, SamplingParams
+from draftd.engine.depth.controller import DepthControl
+from draftd.engine.depth.costs import CalibratedCosts, StepCosts
 from draftd.engine.drafters.sources import LoadedHead
 from draftd.engine.head_loading import take_form
 from draftd.engine.pair import LoadedModels, assemble
@@ -20,6 +22,7 @@ from tests.heads.layouts import LAYOUTS
 from tests.rig import Collected, Rig, automatic, autoregressive, request, speculative
 from tests.rigged_head import TOLERANCE_OF_STATES, RiggedHead, check_fed, with_random_head
 from tests.scripted import ByteTokenizer
+from tests.scripted_edge import Edge
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +165,33 @@ def test_head_of_recurrent_target_is_fed_every_state_once_after_rollbacks(recurr
     drafted, accepted = counts([again])
     assert drafted == accepted > 10, "it drafts from the first token on, as its state was kept"
     check_fed(recurrent, head, whole=False, tolerance=TOLERANCE_OF_STATES)
+
+
+def test_verifiers_head_drafts_between_proposals_and_is_fed_their_states_too(models: LoadedModels) -> None:
+    (prompt,) = prompts(12)
+    (expected,) = plain_texts(models, [prompt], max_tokens=130)
+    prices = CalibratedCosts({1: 1.0}, {DRAFT_HEAD: {(1, n): 1 + 0.01 * n for n in (1, 4)}}, {}, 1, {DRAFT_HEAD: 0.01})
+    rig, head = rig_with_head(models, depth=DepthControl(StepCosts(prices), 4))
+    head.right, head.answers = 0.7, {tuple(prompt): [*prompt, *expected]}
+    edge = Edge(prompt)
+    rig.add(edge.asked(automatic(4, DRAFT_HEAD, PEER), 8, 120, SamplingParams()))
+    rig.scheduler.step()
+    edge.receive()
+    for _ in range(3):
+        edge.send([], run=20)
+        settle(rig, edge)
+        at = len(edge.answer)
+        edge.send([*expected[at : at + 4], (expected[at + 4] + 1) % 900])  # the last one is wrong
+        settle(rig, edge)
+        assert len(edge.answer) == at + 5
+    assert edge.answer == expected[: len(edge.answer)]
+    assert sum(verdict.own_drafted for verdict in edge.verdicts) > 20
+    check_fed(models, head)
+
+
+def settle(rig: Rig, edge: Edge) -> None:
+    """Steps until there is nothing to verify, and no grant."""
+    while edge.peer.due(edge.text):
+        rig.scheduler.step()
+    rig.scheduler.step()
+    edge.receive()
