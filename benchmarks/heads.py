@@ -1,7 +1,7 @@
 """`make bench-heads`: what does a draft head gain (about an hour and a half; --only PART for one part)?
 
     pair         the embedded pair with its head: the head against the draft model, and the automatic choice of the two
-    real         SmolLM2-135M-Instruct with its head, against autoregressive decoding and prompt lookup
+    real         SmolLM2-135M-Instruct, or --model, with its head, against autoregressive decoding and prompt lookup
     useless      the same with random weights in the head: what does automatic depth lose?
     priming      seconds to the first token of a long prompt, with the head and without
     recurrent    a random Qwen3-Next model (benchmarks.layers) whose drafts are right with probability 0.8
@@ -19,15 +19,13 @@ import os
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import product
-from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from rich.console import Console
 from rich.table import Table
@@ -228,13 +226,17 @@ def with_random_head(model: str) -> Callable[[], Any]:
     return load
 
 
-def without_head(folder: Path, stack: ExitStack) -> str:
-    """Returns a folder with the model's files except its head."""
-    bare = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    for file in folder.resolve().iterdir():
-        if file.name != "mtp.safetensors":
-            (bare / file.name).symlink_to(file)
-    return str(bare)
+def without_head(model: str) -> Callable[[], Any]:
+    """Loads a model as if it had no head."""
+
+    def load() -> Any:
+        from draftd.engine import pair
+        from draftd.engine.drafters.sources import NO_HEAD
+
+        with patch.object(pair, "_load_head", lambda *given: NO_HEAD):
+            return loaded(model)()
+
+    return load
 
 
 def prompts_of(worker: Any, classes: Iterable[str]) -> dict[str, list[list[int]]]:
@@ -308,7 +310,7 @@ def examine_pair(given: argparse.Namespace) -> Results:
 
 
 def examine_real(given: argparse.Namespace) -> Results:
-    worker = start(loaded(str(REAL)))
+    worker = start(loaded(given.model))
     rows = rows_of_real()
     measured = measure(worker, rows, given, "real")
     worker.close()
@@ -317,7 +319,7 @@ def examine_real(given: argparse.Namespace) -> Results:
 
 
 def examine_useless(given: argparse.Namespace) -> Results:
-    worker = start(with_random_head(str(REAL)))
+    worker = start(with_random_head(given.model))
     rows = rows_of_useless()
     measured = measure(worker, rows, given, "useless")
     worker.close()
@@ -325,13 +327,14 @@ def examine_useless(given: argparse.Namespace) -> Results:
 
 
 def examine_priming(given: argparse.Namespace) -> Results:
-    with ExitStack() as stack:
-        workers = {"with": start(loaded(str(REAL))), "without": start(loaded(without_head(REAL, stack)))}
+    workers = {"with": start(loaded(given.model)), "without": start(without_head(given.model))}
     ratios = []
     for repetition in range(2 * given.repetitions + 1):
         order = random.Random(repetition).sample(sorted(workers), 2)
         plans = {"with": Arm(HEAD).plan, "without": Arm(AR).plan}
-        seconds = {name: first_token(workers[name], 40_000, repetition, plans[name]) for name in order}
+        seconds = {
+            name: first_token(workers[name], workers[name].info.vocab_size, repetition, plans[name]) for name in order
+        }
         ratios.append(seconds["with"] / seconds["without"])
     for worker in workers.values():
         worker.close()
@@ -370,6 +373,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.heads", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--only", action="append", choices=PARTS, help="measure this part; may be repeated")
+    parser.add_argument(
+        "--model", default=str(REAL), help="folder of a model with a draft head (SmolLM2-135M-Instruct)"
+    )
     parser.add_argument("--repetitions", type=int, default=7, help="how often every arm is measured (7)")
     parser.add_argument("--tokens", type=int, default=96, help="of each text (96)")
     given = parser.parse_args()
