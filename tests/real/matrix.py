@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from draftd.client.prompts import Prompt, held_out, spread
-from draftd.core import CLASSES, DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan
+from draftd.core import CLASSES, DRAFT_HEAD, DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan
 from draftd.engine.pair import LoadedModels, load_models
 from scripts.real_model import FULL, QUANTIZED
 from tests.real import parity
@@ -16,11 +16,12 @@ from tests.rig import automatic, autoregressive, speculative
 
 PARTS = (GREEDY, SEEDED, FOUR_BITS := "4bit")
 _TOKENS_4BIT = 8  # on a CPU, a token takes three times as long with 4 bits, and so does each token of a prompt
-# The sequences of a batch take these in turn: one drafts with the draft model, the next with prompt lookup.
+_DRAFTERS = (DRAFT_MODEL, PROMPT_LOOKUP, DRAFT_HEAD)
+# The sequences of a batch take these in turn: each drafts with another drafter.
 _PLANS = {
     "depth 0": [autoregressive()],
-    **{f"depth {depth}": [speculative(depth), speculative(depth, PROMPT_LOOKUP)] for depth in (1, 2, 4, 8)},
-    "automatic": [automatic(8, DRAFT_MODEL, PROMPT_LOOKUP), automatic(8, PROMPT_LOOKUP)],
+    **{f"depth {depth}": [speculative(depth, drafter) for drafter in _DRAFTERS] for depth in (1, 2, 4, 8)},
+    "automatic": [automatic(8, *_DRAFTERS), automatic(8, PROMPT_LOOKUP)],
 }
 
 

@@ -1,5 +1,5 @@
-"""A real model's text is mlx-lm's own, token for token: greedy and with seeds beside each other, at depth 0, at depth 4
-and automatic, alone and four at once; with 16 bits and with 4.
+"""A real model's text is mlx-lm's own, token for token: greedy and with seeds beside each other; without drafts, at
+depth 4, with its draft head, and automatic; alone and four at once; with 16 bits and with 4.
 
 `make parity-real` is the whole matrix.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from draftd.client.prompts import held_out
-from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, DepthMode, SamplingParams, WorkloadClass
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, PROMPT_LOOKUP, DecodePlan, DepthMode, SamplingParams, WorkloadClass
 from draftd.engine.pair import LoadedModels
 from tests.real import parity
 from tests.real.parity import GREEDY, SEEDED, Question
@@ -27,7 +27,8 @@ PROMPTS = [
 PLANS = {
     "depth 0": autoregressive(),
     "depth 4": speculative(4, PROMPT_LOOKUP),
-    "automatic": automatic(4, DRAFT_MODEL, PROMPT_LOOKUP),
+    "its head, depth 3": speculative(3, DRAFT_HEAD),
+    "automatic": automatic(4, DRAFT_MODEL, DRAFT_HEAD, PROMPT_LOOKUP),
 }
 
 
@@ -80,7 +81,9 @@ def test_smollm2_texts_of_four_concurrent_sequences_equal_mlx_lms(models, questi
     check(models, questions, expected, PLANS[plan], batch=4)
 
 
-@pytest.mark.parametrize(("plan", "place"), [("depth 0", 1), ("depth 4", 0), ("automatic", 1)])
+@pytest.mark.parametrize(
+    ("plan", "place"), [("depth 0", 1), ("depth 4", 0), ("its head, depth 3", 1), ("automatic", 1)]
+)
 def test_smollm2_text_of_a_lone_sequence_equals_mlx_lms(models, questions, expected, plan, place):
     check(models, questions[place : place + 1], expected[place : place + 1], PLANS[plan], batch=1)
 

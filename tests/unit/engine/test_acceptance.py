@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from draftd.core import PROMPT_LOOKUP, SamplingParams
+from draftd.core import DRAFT_HEAD, PROMPT_LOOKUP, SamplingParams
 from draftd.engine.sampling import acceptance as acceptance_rule
 from draftd.engine.sampling.noise import Noise
 from draftd.engine.sampling.transforms import Sampling
 from tests.rig import Rig, autoregressive, pair, request, speculative, tiny_llama
+from tests.rigged_head import with_random_head
 
 VOCAB, LENGTH, SAMPLES, BATCH = 3, 4, 480, 60
 PROMPT = [2]  # one token, so that thousands of requests start at little cost
@@ -104,6 +105,13 @@ def test_sampled_text_drafted_by_prompt_lookup_follows_target_distribution(model
     plan = speculative(2, PROMPT_LOOKUP)
     counts = sample(models, params, plan, REPEATING)
     assert p_value(counts, exact(models, params, REPEATING)) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p"])
+def test_sampled_text_drafted_by_draft_head_follows_target_distribution(models, name):
+    params, with_head = PARAMS[name], with_random_head(models)
+    counts = sample(with_head, params, speculative(2, DRAFT_HEAD), answer=one_by_one)
+    assert p_value(counts, exact(models, params)) > 1e-3
 
 
 def test_sampled_autoregressive_text_follows_target_distribution(models):
