@@ -73,7 +73,8 @@ class Questions:
 
 @dataclass(frozen=True)
 class GeneratedPrompts:
-    """Makes rows of the training generator's prompts; documents that it holds out are never drawn.
+    """Makes rows of the training generator's prompts, and whole documents of it, several for each prompt. Documents
+    that it holds out are never used.
 
     Four chunks share one draw of prompts, by length, so that the rows of a chunk end at similar times."""
 
@@ -82,21 +83,28 @@ class GeneratedPrompts:
     seed: int
     longest: int = 256
     parts: int = 4
+    whole: int = 5
+    """Whole documents for each prompt that is answered: reading them costs a fraction of drawing an answer."""
 
     def __call__(self, number: int) -> list[Row]:
         tokenizer = read_tokenizer(self.model)
+        end = embedded_template(tokenizer).end
         draw, part = divmod(number, self.parts)
-        prompts: list[list[int]] = []
+        pairs: list[tuple[list[int], list[int]]] = []
         for document in documents(Random(f"{self.seed}/{draw}").getrandbits(48)):
             if not document.messages or document.messages[-1]["role"] != "assistant":
                 continue
-            tokens = list(ids_of(tokenizer, embedded_prompt(document.prompt())))
-            if len(tokens) <= self.longest:
-                prompts.append(tokens)
-            if len(prompts) == self.rows * self.parts:
+            prompt = list(ids_of(tokenizer, embedded_prompt(document.prompt())))
+            answer = [*ids_of(tokenizer, document.messages[-1]["content"]), end]
+            if len(prompt) <= self.longest and len(answer) <= self.longest:
+                pairs.append((prompt, answer))
+            if len(pairs) == self.rows * self.parts * (1 + self.whole):
                 break
-        chosen = sorted(prompts, key=len)[part * self.rows : (part + 1) * self.rows]
-        return [Row(p, 0.8 if i % 2 else 0.0, user=1, answer=len(p)) for i, p in enumerate(chosen)]
+        drawn, whole = pairs[: self.rows * self.parts], pairs[self.rows * self.parts :]
+        prompts = sorted((prompt for prompt, _ in drawn), key=len)[part * self.rows : (part + 1) * self.rows]
+        rows = [Row(p, 0.8 if i % 2 else 0.0, user=1, answer=len(p)) for i, p in enumerate(prompts)]
+        rows += [Row([*p, *a], 1.0, user=1, answer=len(p), done=True) for p, a in whole[part :: self.parts]]
+        return rows
 
 
 def chatml_prompt(messages: list[dict[str, str]]) -> str:

@@ -1,7 +1,7 @@
 """Draws training text from the target itself, with its hidden states, in chunks that depend only on seed and number.
 
 A chunk is one batch of rows in step: each row feeds its forced tokens first, then samples, so that prompts of unequal
-length need no padding. A row that the target ends leaves the batch.
+length need no padding. A row that the target ends leaves the batch. Rows that are whole from the start are only read.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class Batch:
         if prefix.shape[1] > 1:
             self.states[:, : prefix.shape[1] - 1] = self.target.hidden(prefix[:, :-1], single).numpy()
             self.cache.fill_from(single)
+        self._read_shared()
         least = max(1, int(self.template.least_alive * len(self.rows)))
         while self.cache.length < self.template.length and len(self.alive) >= least:
             self._step()
@@ -81,6 +82,13 @@ class Batch:
             fed = min(len(row.tokens) - 1, self.cache.length)
             row.tokens = row.tokens[: fed + 1]
             row.hidden = self.states[i, :fed].copy()
+
+    def _read_shared(self) -> None:
+        """Feeds at once the positions at which all rows have forced tokens, but for the last of them."""
+        first, end = self.cache.length, min(len(row.tokens) for row in self.rows) - 1
+        if end > first:
+            tokens = torch.tensor([row.tokens[first:end] for row in self.rows])
+            self.states[:, first:end] = self.target.hidden(tokens, self.cache).numpy()
 
     def _step(self) -> None:
         position = self.cache.length
@@ -125,6 +133,20 @@ class Batch:
             row.final = len(row.tokens)
 
 
+def read_rows(target: Target, rows: list[Row], size: int = 16) -> None:
+    """Sets the hidden states of whole rows, in batches of similar lengths."""
+    ordered = sorted(rows, key=lambda row: len(row.tokens))
+    for start in range(0, len(ordered), size):
+        some = ordered[start : start + size]
+        longest = len(some[-1].tokens) - 1
+        tokens = torch.zeros(len(some), longest, dtype=torch.long)
+        for i, row in enumerate(some):
+            tokens[i, : len(row.tokens) - 1] = torch.tensor(row.tokens[:-1])
+        states = target.hidden(tokens, Cache(target.shape, len(some), longest)).half().numpy()
+        for i, row in enumerate(some):
+            row.hidden = states[i, : len(row.tokens) - 1].copy()
+
+
 def is_loop(tokens: Sequence[int]) -> bool:
     """Tells whether the last 8 tokens occur 5 times in the last 160."""
     recent = tokens[-LOOP_WINDOW:]
@@ -161,7 +183,7 @@ def load_chunk(path: Path) -> Iterator[Row]:
 
 
 RowMaker = Callable[[int], list[Row]]
-"""Takes a chunk's number; returns rows that hold their forced tokens."""
+"""Takes a chunk's number; returns rows that hold their forced tokens, or are done."""
 
 
 @dataclass(frozen=True)
@@ -189,8 +211,10 @@ def draw_part(drawing: Drawing, part: int, parts: int) -> None:
                 return
             started = time.monotonic()
             rows = drawing.make_rows(number)
-            Batch(target, rows, drawing.template, drawing.seed * 100_003 + number).run()
-            rows = [r for r in rows if r.answer and len(r.tokens) >= r.answer + 8]
+            read_rows(target, [row for row in rows if row.done])
+            open_rows = [row for row in rows if not row.done]
+            Batch(target, open_rows, drawing.template, drawing.seed * 100_003 + number).run()
+            rows = [r for r in rows if r.answer and len(r.tokens) >= r.answer + 2]
             save_chunk(path, rows)
             count = sum(len(r.hidden) for r in rows)
             path.with_suffix(".json").write_text(json.dumps({"rows": len(rows), "tokens": count}))
