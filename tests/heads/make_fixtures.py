@@ -12,7 +12,9 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.utils import load_model
 
-from tests.heads.layouts import LAYOUTS, Layout, embedding_and_lm_head, raw_head
+from tests.heads.layouts import LAYOUTS
+from tests.heads.layouts.layout import Layout
+from tests.heads.layouts.reading import embedding_and_lm_head, raw_head
 from tests.heads.reference import FIXTURES, Array, ReferenceHead
 
 _LENGTH, _STEPS = 24, 3

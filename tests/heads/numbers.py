@@ -16,7 +16,8 @@ from draftd.models.head_weights import open_head
 from draftd.models.heads import find_head, head_repository
 from draftd.models.mlx_lm import load_target
 from draftd.models.mtp import MTPHead
-from tests.heads.layouts import LAYOUTS, REFUSED, Layout
+from tests.heads.layouts import LAYOUTS, REFUSED
+from tests.heads.layouts.layout import Layout
 from tests.heads.reference import Array, fixtures
 
 TOLERANCE = 1e-4

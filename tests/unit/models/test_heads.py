@@ -21,7 +21,9 @@ from draftd.models.head_weights import open_head
 from draftd.models.heads import find_head, head_repository
 from draftd.models.mtp import MTPHead
 from draftd.models.shards import HEAD_ARRAY
-from tests.heads.layouts import LAYOUTS, REFUSED, Layout, Tensors, bf16, read_safetensors, write_safetensors
+from tests.heads.layouts import LAYOUTS, REFUSED
+from tests.heads.layouts.files import Tensors, bf16, read_safetensors, write_safetensors
+from tests.heads.layouts.layout import Layout
 from tests.heads.reference import Array, fixtures
 
 FIXTURES = fixtures()
