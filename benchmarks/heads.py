@@ -82,6 +82,17 @@ AR, HEAD, DRAFT, LOOKUP = (), (DRAFT_HEAD,), (DRAFT_MODEL,), (PROMPT_LOOKUP,)
 CHOICE, EVERYTHING = (DRAFT_MODEL, DRAFT_HEAD), (DRAFT_HEAD, PROMPT_LOOKUP)
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One result: the rate of an arm over that of the best of others, the mean of the classes' ratios."""
+
+    key: str
+    arm: Arm
+    over: tuple[Arm, ...]
+    classes: tuple[str, ...]
+    wanted: float | None = None
+
+
 @dataclass
 class Figures:
     """What one arm gave in one class and repetition."""
@@ -106,25 +117,25 @@ class Measurements:
     def at(self, repetition: int, arm: Arm, workload: str) -> Figures:
         return self.figures.setdefault((repetition, arm, workload), Figures())
 
-    def ratios(self, arm: Arm, others: Sequence[Arm], classes: Iterable[str]) -> list[float]:
-        """Returns by repetition the arm's rate over that of the best of the others; the mean of the classes' ratios.
-        The best one is chosen by the other repetitions: noise must not choose it."""
-        repetitions = sorted({repetition for repetition, *_ in self.figures})
-        out = []
-        for repetition in repetitions:
-            rest = [r for r in repetitions if r != repetition] or repetitions
-
-            def usual(other: Arm, workload: str, rest: list[int] = rest) -> float:
-                return statistics.median(self.figures[r, other, workload].rate for r in rest)
-
-            out.append(
-                statistics.mean(
-                    self.figures[repetition, arm, workload].rate
-                    / self.figures[repetition, max(others, key=lambda o, w=workload: usual(o, w)), workload].rate  # type: ignore[misc]
-                    for workload in classes
-                )
+    def ratios(self, row: Row) -> list[float]:
+        """Returns a row's ratio in each repetition."""
+        return [
+            statistics.mean(
+                self.figures[repetition, row.arm, workload].rate
+                / self.figures[repetition, self._best(row.over, workload, repetition), workload].rate
+                for workload in row.classes
             )
-        return out
+            for repetition in self.repetitions
+        ]
+
+    def _best(self, arms: Sequence[Arm], workload: str, repetition: int) -> Arm:
+        """Returns the arm that was fastest in the other repetitions: noise in this one must not choose it."""
+        others = [other for other in self.repetitions if other != repetition] or self.repetitions
+        return max(arms, key=lambda arm: statistics.median(self.figures[o, arm, workload].rate for o in others))
+
+    @property
+    def repetitions(self) -> list[int]:
+        return sorted({repetition for repetition, *_ in self.figures})
 
     def first_accepted(self, arm: Arm, classes: Sequence[str]) -> list[float]:
         """Returns by repetition the share of drafts whose first token was accepted, over all classes."""
@@ -133,17 +144,6 @@ class Measurements:
             if other == arm and workload in classes:
                 by_repetition.setdefault(repetition, []).append(figures)
         return [sum(f.first_accepted for f in some) / sum(f.drafts for f in some) for some in by_repetition.values()]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One result: the rate of an arm over that of the best of others, the mean of the classes' ratios."""
-
-    key: str
-    arm: Arm
-    over: tuple[Arm, ...]
-    classes: tuple[str, ...]
-    wanted: float
 
 
 def rows_of_pair() -> list[Row]:
@@ -163,7 +163,7 @@ def rows_of_real() -> list[Row]:
     head, plain, every = Arm(HEAD), Arm(AR), Arm(EVERYTHING)
     rows = [
         Row(f"real_{workload}_greedy_x1", head, (plain,), (workload,), wanted)
-        for workload, wanted in (("code", 1.35), ("chat", 1.25), ("prose", 1.15))
+        for workload, wanted in (("code", 1.35), ("chat", 1.25), ("prose", 1.15), ("tool_call", None), ("edit", None))
     ]
     rows.append(Row("real_edit_everything", every, (plain,), ("edit",), 1.6))
     rows.append(Row("real_edit_everything_over_lookup", every, (Arm(LOOKUP),), ("edit",), 1.05))
@@ -174,12 +174,8 @@ def rows_of_real() -> list[Row]:
 
 
 def rows_of_useless() -> list[Row]:
-    return [
-        Row(
-            f"useless_{Arm(HEAD, 0.0, n).label}", Arm(HEAD, 0.0, n), (Arm(AR, 0.0, n),), ("code", "chat", "prose"), 0.98
-        )
-        for n in (1, _TOGETHER)
-    ]
+    arms = [(Arm(HEAD, 0.0, together), Arm(AR, 0.0, together)) for together in (1, _TOGETHER)]
+    return [Row(f"useless_{head.label}", head, (plain,), ("code", "chat", "prose"), 0.98) for head, plain in arms]
 
 
 def start(load: Callable[[], Any]) -> Any:
@@ -255,8 +251,8 @@ def decode(
 ) -> None:
     """Decodes the prompts at once and adds to `figures` the tokens that came after every text had its first one."""
     sinks = [layers.Sink() for _ in prompts]
-    for number, (prompt, sink) in enumerate(zip(prompts, sinks, strict=True)):
-        sampling = SamplingParams(temperature=arm.temperature, seed=number + 1 if arm.temperature else None)
+    sampling = SamplingParams(temperature=arm.temperature)
+    for prompt, sink in zip(prompts, sinks, strict=True):
         name, kind = f"{id(sink)} {time.perf_counter()}", WorkloadClass(workload)
         request = DecodeRequest(name, tuple(prompt), tokens, arm.plan, time.monotonic(), sampling, workload=kind)
         worker.submit(request, sink)
@@ -298,7 +294,7 @@ Results = dict[str, tuple[float | None, list[float]]]
 
 
 def results_of(measured: Measurements, rows: Sequence[Row]) -> Results:
-    return {row.key: (row.wanted, measured.ratios(row.arm, row.over, row.classes)) for row in rows}
+    return {row.key: (row.wanted, measured.ratios(row)) for row in rows}
 
 
 def examine_pair(given: argparse.Namespace) -> Results:
