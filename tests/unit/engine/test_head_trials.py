@@ -16,16 +16,14 @@ from draftd.engine.head_trials import HeadTrial, KeptTrials
 from draftd.engine.pair import load_models
 from draftd.model_info import HeadInfo
 
-HEAD = Path(__file__).parents[3] / "training" / "heads" / "embedded" / "mtp.safetensors"
 Trials = list[HeadTrial]
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """The embedded target with its trained head, in a folder of its own."""
+    """The embedded target with its head, in a folder of its own."""
     folder = tmp_path / "model"
     shutil.copytree(str(files("draftd.models") / "nano" / "target"), folder)
-    shutil.copy(HEAD, folder)
     return folder
 
 
