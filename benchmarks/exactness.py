@@ -17,14 +17,13 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import options
+from benchmarks.engines import decode, prompts_of, start
 from benchmarks.layers import Sink
 from draftd.core import (
     DRAFT_MODEL,
@@ -35,38 +34,24 @@ from draftd.core import (
     DepthMode,
     FallbackLevel,
     SamplingParams,
-    WorkloadClass,
 )
 from draftd.models.blas import load_blas
 
 _DEEPEST, _TOGETHER, _LONG = 4, 4, 500
 _CLASSES = ("code", "tool_call", "chat", "prose")
-_SETTLED_SECONDS = 240.0  # the longest wait for an engine's calibration
 Arm = tuple[str, int]  # plan, texts at once
 
 
-def start(model: str, draft: str, *, exact: bool) -> Any:
-    """Starts an engine and waits until it has measured the costs of its steps."""
-    from draftd.engine.handle import EngineState
-    from draftd.engine.limits import Limits
-    from draftd.engine.loop import EngineWorker
+def start_engine(model: str, draft: str, *, exact: bool) -> Any:
+    """Starts an engine, with `engine.exact` or without."""
     from draftd.engine.pair import load_models
 
-    worker = EngineWorker(
-        lambda progress: load_models(model, draft or None, progress=lambda line: None),
-        limits=Limits(max_draft_tokens=_DEEPEST, max_batch=_TOGETHER, exact=exact),
-    )
-    worker.start()
-    while worker.state is EngineState.LOADING:
-        time.sleep(0.01)
-    assert worker.state is EngineState.READY, worker.error
-    until = time.monotonic() + _SETTLED_SECONDS
-    assert worker._engine is not None
-    calibration = worker._engine.calibration
-    while time.monotonic() < until and calibration.pending:
-        time.sleep(0.1)
+    def load() -> Any:
+        return load_models(model, draft or None, progress=lambda line: None)
+
+    worker = start(load, max_draft_tokens=_DEEPEST, max_batch=_TOGETHER, exact=exact)
     # It would measure again, beside the other engine, as that changes the machine's speed.
-    calibration._began = -math.inf
+    worker._engine.calibration._began = -math.inf
     return worker
 
 
@@ -79,27 +64,6 @@ def plan(name: str, drafter: str) -> DecodePlan:
     )  # fmt: skip
 
 
-def decode(
-    worker: Any, prompts: Sequence[Sequence[int]], asked: DecodePlan, tokens: int, workload: str
-) -> tuple[int, float]:
-    """Decodes all prompts at once. Returns the tokens that came after every text had its first one, and the seconds
-    until the last."""
-    sinks = [Sink() for _ in prompts]
-    for prompt, sink in zip(prompts, sinks, strict=True):
-        name = f"{id(sink)} {time.perf_counter()}"
-        worker.submit(
-            DecodeRequest(
-                name, tuple(prompt), tokens, asked, time.monotonic(), SamplingParams(), workload=WorkloadClass(workload)
-            ),
-            sink,
-        )
-    for sink in sinks:
-        assert sink.ended.wait(300)
-    began, ended = max(sink.times[0][0] for sink in sinks), max(sink.times[-1][0] for sink in sinks)
-    count = sum(n for sink in sinks for at, n in sink.times if at > began)
-    return count, ended - began
-
-
 def first_token(worker: Any, vocabulary: int, repetition: int, asked: DecodePlan) -> float:
     """Returns the seconds from a long prompt of random tokens to the first token of its answer."""
     dice = random.Random(repetition)
@@ -110,19 +74,9 @@ def first_token(worker: Any, vocabulary: int, repetition: int, asked: DecodePlan
     return sink.times[0][0] - began
 
 
-def prompts_of(worker: Any) -> dict[str, list[list[int]]]:
-    """Returns some held-out prompts of each category (class), as token ids."""
-    folder = files("draftd.models") / "nano" / "prompts"
-    lines = {name: (folder / f"{name}.jsonl").read_text("utf-8").splitlines()[:_TOGETHER] for name in _CLASSES}
-    tokenizer = worker.tokenizer
-    return {
-        name: [tokenizer.render_chat(json.loads(line)["messages"]) for line in some] for name, some in lines.items()
-    }
-
-
 def measure(workers: dict[str, Any], repetitions: int, tokens: int, drafter: str) -> dict[str, list[float]]:
     """Returns the ratios of each repetition, by name."""
-    prompts, ratios = prompts_of(workers["usual"]), dict[str, list[float]]()
+    prompts, ratios = prompts_of(workers["usual"], _CLASSES, _TOGETHER), dict[str, list[float]]()
     arms: list[Arm] = [(name, together) for name in ("plain", "automatic") for together in (1, _TOGETHER)]
     for repetition in range(repetitions + 1):  # the first teaches automatic depth, and is dropped
         rates: dict[tuple[str, Arm], float] = {}
@@ -135,7 +89,7 @@ def measure(workers: dict[str, Any], repetitions: int, tokens: int, drafter: str
                     for workload, some in prompts.items()
                     for group in ([some] if together > 1 else [[prompt] for prompt in some[:2]])
                 ]
-                rates[engine, arm] = sum(count for count, _ in each) / sum(seconds for _, seconds in each)
+                rates[engine, arm] = sum(one.tokens for one in each) / sum(one.seconds for one in each)
                 line = f"{engine}, {name}, {together}: {rates[engine, arm]:.1f} tokens/s"
                 print(f"{repetition} of {repetitions}: {line}, {time.perf_counter() - began:.0f} s", file=sys.stderr)
         seconds = {name: first_token(worker, 2000, repetition, plan("plain", "")) for name, worker in workers.items()}
@@ -161,7 +115,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=96, help="of each text (96)")
     given = options.parse(parser)
     load_blas()
-    workers = {name: start(given.model, given.draft_model, exact=name == "exact") for name in ("usual", "exact")}
+    workers = {name: start_engine(given.model, given.draft_model, exact=name == "exact") for name in ("usual", "exact")}
     ratios = measure(workers, given.repetitions, given.tokens, DRAFT_MODEL if given.draft_model else PROMPT_LOOKUP)
     table = Table("ratio", "median", "lowest–highest")
     for name, values in ratios.items():

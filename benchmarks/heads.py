@@ -20,7 +20,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import product
@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import layers
+from benchmarks.engines import Decoded, decode, prompts_of, start
 from benchmarks.exactness import first_token
 from draftd.core import (
     DRAFT_HEAD,
@@ -38,19 +39,16 @@ from draftd.core import (
     PROMPT_LOOKUP,
     DecodeMode,
     DecodePlan,
-    DecodeRequest,
     DepthMode,
     DrafterName,
     FallbackLevel,
     SamplingParams,
-    WorkloadClass,
 )
 from draftd.models.blas import load_blas
 from scripts.real_model import FULL as REAL
 
 _CLASSES = ("code", "chat", "prose", "tool_call", "edit")
 _PROMPTS, _TOGETHER, _DEEPEST = 6, 4, 6
-_SETTLED_SECONDS = 240.0  # the longest wait for an engine's calibration
 _NANO = files("draftd.models") / "nano"
 
 
@@ -74,7 +72,7 @@ class Arm:
 
     @property
     def label(self) -> str:
-        """Its part of a result's key, such as `t08_x4`."""
+        """The part of a result's key that says temperature and number of prompts, such as `t08_x4`."""
         return f"{'t08' if self.temperature else 'greedy'}_x{self.together}"
 
 
@@ -95,13 +93,20 @@ class Row:
 
 @dataclass
 class Figures:
-    """What one arm gave in one class and repetition."""
+    """Sums over the answers of one arm in one class and repetition. `drafts`: steps that drafted; `first_accepted`:
+    those of them whose first token was accepted."""
 
     tokens: int = 0
     seconds: float = 0.0
     drafts: int = 0
-    """Steps of a draft, and those whose first token was accepted."""
     first_accepted: int = 0
+
+    def add(self, answers: Decoded) -> None:
+        self.tokens += answers.tokens
+        self.seconds += answers.seconds
+        for sink in answers.sinks:
+            self.drafts += sink.counts.drafts
+            self.first_accepted += sum(sink.counts.accepted_per_position[:1])
 
     @property
     def rate(self) -> float:
@@ -178,22 +183,8 @@ def rows_of_useless() -> list[Row]:
     return [Row(f"useless_{head.label}", head, (plain,), ("code", "chat", "prose"), 0.98) for head, plain in arms]
 
 
-def start(load: Callable[[], Any]) -> Any:
-    """Starts an engine with the models that `load` returns; waits until it has measured the costs of its steps."""
-    from draftd.engine.handle import EngineState
-    from draftd.engine.limits import Limits
-    from draftd.engine.loop import EngineWorker
-
-    worker = EngineWorker(lambda progress: load(), limits=Limits(max_draft_tokens=_DEEPEST, max_batch=_TOGETHER))
-    worker.start()
-    while worker.state is EngineState.LOADING:
-        time.sleep(0.01)
-    assert worker.state is EngineState.READY, worker.error
-    assert worker._engine is not None
-    until = time.monotonic() + _SETTLED_SECONDS
-    while time.monotonic() < until and worker._engine.calibration.pending:
-        time.sleep(0.1)
-    return worker
+def start_engine(load: Callable[[], Any]) -> Any:
+    return start(load, max_draft_tokens=_DEEPEST, max_batch=_TOGETHER)
 
 
 def loaded(model: str, draft: str | None = None, *, lookup: bool = True) -> Callable[[], Any]:
@@ -235,37 +226,6 @@ def without_head(model: str) -> Callable[[], Any]:
     return load
 
 
-def prompts_of(worker: Any, classes: Iterable[str]) -> dict[str, list[list[int]]]:
-    """Returns held-out prompts of each class, as token ids."""
-    edits = files("draftd.client") / "prompt_sets" / "edit.jsonl"
-    prompts = {}
-    for name in classes:
-        path = edits if name == "edit" else _NANO / "prompts" / f"{name}.jsonl"
-        lines = path.read_text("utf-8").splitlines()[:_PROMPTS]
-        prompts[name] = [worker.tokenizer.render_chat(json.loads(line)["messages"]) for line in lines]
-    return prompts
-
-
-def decode(
-    worker: Any, prompts: Sequence[Sequence[int]], arm: Arm, tokens: int, workload: str, figures: Figures
-) -> None:
-    """Decodes the prompts at once and adds to `figures` the tokens that came after every text had its first one."""
-    sinks = [layers.Sink() for _ in prompts]
-    sampling = SamplingParams(temperature=arm.temperature)
-    for prompt, sink in zip(prompts, sinks, strict=True):
-        name, kind = f"{id(sink)} {time.perf_counter()}", WorkloadClass(workload)
-        request = DecodeRequest(name, tuple(prompt), tokens, arm.plan, time.monotonic(), sampling, workload=kind)
-        worker.submit(request, sink)
-    for sink in sinks:
-        assert sink.ended.wait(300)
-    began, ended = max(sink.times[0][0] for sink in sinks), max(sink.times[-1][0] for sink in sinks)
-    figures.tokens += sum(n for sink in sinks for at, n in sink.times if at > began)
-    figures.seconds += ended - began
-    for sink in sinks:
-        figures.drafts += sink.counts.drafts
-        figures.first_accepted += sum(sink.counts.accepted_per_position[:1])
-
-
 def measure(worker: Any, rows: Sequence[Row], given: argparse.Namespace, name: str) -> Measurements:
     """Answers every prompt with all arms of the rows; the first repetition teaches automatic depth, and is dropped."""
     arms: dict[str, list[Arm]] = {}
@@ -273,7 +233,7 @@ def measure(worker: Any, rows: Sequence[Row], given: argparse.Namespace, name: s
         for workload, arm in product(row.classes, (row.arm, *row.over)):
             if arm not in arms.setdefault(workload, []):
                 arms[workload].append(arm)
-    prompts, measured = prompts_of(worker, arms), Measurements()
+    prompts, measured = prompts_of(worker, arms, _PROMPTS), Measurements()
     for repetition in range(given.repetitions + 1):
         began = time.perf_counter()
         for workload, some in arms.items():
@@ -282,15 +242,16 @@ def measure(worker: Any, rows: Sequence[Row], given: argparse.Namespace, name: s
                 for start_at in range(0, len(prompts[workload]), together):
                     group = prompts[workload][start_at : start_at + together]
                     for arm in random.Random(f"{repetition} {start_at}").sample(of_size, len(of_size)):
-                        figures = measured.at(repetition, arm, workload)
-                        decode(worker, group, arm, given.tokens, workload, figures)
+                        sampling = SamplingParams(temperature=arm.temperature)
+                        answers = decode(worker, group, arm.plan, given.tokens, workload, sampling)
+                        measured.at(repetition, arm, workload).add(answers)
         print(f"{name}, {repetition} of {given.repetitions}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
     measured.figures = {key: figures for key, figures in measured.figures.items() if key[0]}
     return measured
 
 
 Results = dict[str, tuple[float | None, list[float]]]
-"""By key: what is wanted (None: nothing), and the figure of each repetition."""
+"""The ratio that is wanted (None: any), and the ratio of each repetition, by the result's key."""
 
 
 def results_of(measured: Measurements, rows: Sequence[Row]) -> Results:
@@ -298,7 +259,7 @@ def results_of(measured: Measurements, rows: Sequence[Row]) -> Results:
 
 
 def examine_pair(given: argparse.Namespace) -> Results:
-    worker = start(loaded(str(_NANO / "target"), str(_NANO / "draft"), lookup=False))
+    worker = start_engine(loaded(str(_NANO / "target"), str(_NANO / "draft"), lookup=False))
     rows = rows_of_pair()
     measured = measure(worker, rows, given, "pair")
     worker.close()
@@ -306,7 +267,7 @@ def examine_pair(given: argparse.Namespace) -> Results:
 
 
 def examine_real(given: argparse.Namespace) -> Results:
-    worker = start(loaded(given.model))
+    worker = start_engine(loaded(given.model))
     rows = rows_of_real()
     measured = measure(worker, rows, given, "real")
     worker.close()
@@ -315,7 +276,7 @@ def examine_real(given: argparse.Namespace) -> Results:
 
 
 def examine_useless(given: argparse.Namespace) -> Results:
-    worker = start(with_random_head(given.model))
+    worker = start_engine(with_random_head(given.model))
     rows = rows_of_useless()
     measured = measure(worker, rows, given, "useless")
     worker.close()
@@ -323,7 +284,7 @@ def examine_useless(given: argparse.Namespace) -> Results:
 
 
 def examine_priming(given: argparse.Namespace) -> Results:
-    workers = {"with": start(loaded(given.model)), "without": start(without_head(given.model))}
+    workers = {"with": start_engine(loaded(given.model)), "without": start_engine(without_head(given.model))}
     ratios = []
     for repetition in range(2 * given.repetitions + 1):
         order = random.Random(repetition).sample(sorted(workers), 2)
@@ -338,11 +299,11 @@ def examine_priming(given: argparse.Namespace) -> Results:
 
 
 def examine_recurrent(given: argparse.Namespace) -> Results:
-    found = layers.ratios_of("qwen3_next", given.repetitions)
+    ratios = layers.ratios_of("qwen3_next", given.repetitions)
     wanted = {"depth 3": (1.7, 1.3), "automatic over the best depth": (0.95, 0.95)}
     names = {"depth 3": "recurrent_depth_3", "automatic over the best depth": "recurrent_automatic"}
     return {
-        f"{names[name]}_x{n}": (value, found[f"{name}, {n}"])
+        f"{names[name]}_x{n}": (value, ratios[f"{name}, {n}"])
         for name, values in wanted.items()
         for n, value in zip((1, _TOGETHER), values, strict=True)
     }

@@ -11,7 +11,7 @@ from dataclasses import replace
 from draftd.core import PEER, DecodePlan, DecodeRequest, FinishReason, SamplingParams
 from draftd.engine.remote.peer import PeerSequence
 from draftd.engine.remote.verifier_link import Proposal, Verdict
-from tests.rig import autoregressive, request, speculative
+from tests.rig import Rig, autoregressive, request, speculative
 
 
 def left_of(guess: list[int], tokens: Sequence[int]) -> list[int]:
@@ -35,6 +35,13 @@ class Edge:
         self._prompt = len(prompt)
         self._under_way = deque[Verdict]()
         self._sent = [Proposal(1, 1, prompt[0])]
+
+    def rest(self, rig: Rig) -> None:
+        """Steps until there is nothing to verify, and no grant; applies all verdicts."""
+        while self.peer.due(self.text):
+            rig.scheduler.step()
+        rig.scheduler.step()
+        self.receive()
 
     def request(self, depth: int, tokens: int, sampling: SamplingParams | None = None) -> DecodeRequest:
         plan = speculative(depth, PEER) if depth else autoregressive()

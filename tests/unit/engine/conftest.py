@@ -56,6 +56,15 @@ class Running:
     def begun(self, *sinks: Collected) -> None:
         until(lambda: all(sink.tokens for sink in sinks), 90, "first tokens")
 
+    def unload(self) -> None:
+        """Waits until the weights are gone. Only from here on, and once, is it soon that they go."""
+        assert self.worker._engine is not None
+        weights = self.worker._engine.weights
+        weights._seconds = 0.01
+        until(lambda: self.worker.unloaded, 30, "the weights to go")
+        weights._seconds = 3600.0
+        until(lambda: self.worker.status().prefix.bytes == 0)
+
 
 @pytest.fixture
 def running() -> Iterator[Callable[..., Running]]:

@@ -179,19 +179,11 @@ def test_verifiers_head_drafts_between_proposals_and_is_fed_their_states_too(mod
     edge.receive()
     for _ in range(3):
         edge.send([], run=20)
-        settle(rig, edge)
+        edge.rest(rig)
         at = len(edge.answer)
         edge.send([*expected[at : at + 4], (expected[at + 4] + 1) % 900])  # the last one is wrong
-        settle(rig, edge)
+        edge.rest(rig)
         assert len(edge.answer) == at + 5
     assert edge.answer == expected[: len(edge.answer)]
     assert sum(verdict.own_drafted for verdict in edge.verdicts) > 20
     check_fed(models, head)
-
-
-def settle(rig: Rig, edge: Edge) -> None:
-    """Steps until there is nothing to verify, and no grant."""
-    while edge.peer.due(edge.text):
-        rig.scheduler.step()
-    rig.scheduler.step()
-    edge.receive()

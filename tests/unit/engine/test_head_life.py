@@ -14,7 +14,6 @@ from draftd.engine.pair import LoadedModels, load_models
 from tests.rig import Collected, autoregressive, request, speculative
 from tests.rigged_head import TOLERANCE_OF_STATES, RiggedHead, check_fed
 from tests.unit.engine.conftest import Running
-from tests.wait_until import until
 
 Start = Callable[..., Running]
 
@@ -103,7 +102,7 @@ def test_head_drafts_as_before_after_reload_unload_and_failed_step(
     head_of(engine).fed_features.clear()
     assert checked(engine, models, decoded(engine, asked(prompts)), texts) == pytest.approx(usual, abs=0.1)
 
-    unload(engine)
+    engine.unload()
     sinks = decoded(engine, asked(prompts))
     assert checked(engine, models, sinks, texts) == pytest.approx(usual, abs=0.1)
     assert any(sink.done.stats.cached_tokens > 0 for sink in sinks), "the long prompts come from the disk"
@@ -117,12 +116,3 @@ def test_exact_engine_drafts_with_its_head_and_gives_the_plain_texts(
     sinks = decoded(engine, asked(prompts))
     assert [sink.tokens for sink in sinks] == texts
     assert acceptance(sinks) > 0.3
-
-
-def unload(engine: Running) -> None:
-    """Waits until the weights are gone."""
-    assert engine.worker._engine is not None
-    weights = engine.worker._engine.weights
-    weights._seconds = 0.01
-    until(lambda: engine.worker.unloaded, 30, "the weights to go")
-    weights._seconds = 3600.0

@@ -1,4 +1,4 @@
-"""What a head's trial found is kept, until one of the model's files changes."""
+"""The result of a head's trial is kept until one of the model's files changes."""
 
 from __future__ import annotations
 

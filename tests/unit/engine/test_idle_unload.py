@@ -32,22 +32,13 @@ def engine(running, nano, nano_pair, tmp_path):
     return running(load, idle_unload_seconds=3600.0, prefix_cache_bytes=64 << 20, prefix_folder=tmp_path / "prefixes")
 
 
-def unloaded(engine) -> None:
-    """Waits until the weights are gone. Only from here on, and once, is it soon that they go."""
-    weights = engine.worker._engine.weights
-    weights._seconds = 0.01
-    until(lambda: engine.worker.unloaded, 30, "the weights to go")
-    weights._seconds = 3600.0
-    until(lambda: engine.worker.status().prefix.bytes == 0)
-
-
 def test_request_after_idle_unload_reloads_weights_and_gives_same_text(engine):
     worker, asked = engine.worker, [request(PROMPT, plan) for plan in (autoregressive(), speculative(3))]
     worker.keep(frozenset({DRAFT_MODEL})).result(30)
     expected = engine.answer(*asked)
     learnt = worker.learnt()
     held, before = worker.status().weight_bytes, mx.get_active_memory()
-    unloaded(engine)
+    engine.unload()
     status = worker.status()
     assert (status.weight_bytes, status.prefix.bytes, status.loaded) == (0, 0, frozenset())
     assert mx.get_active_memory() <= before - held
@@ -69,7 +60,7 @@ def test_machine_sleep_time_counts_towards_idle_unload(engine, monkeypatch):
 
 
 def test_probe_requests_do_not_reload_idle_unloaded_weights(engine):
-    unloaded(engine)
+    engine.unload()
     with pytest.raises(NotServing, match="until a client sends a request"):
         engine.ask(replace(request(PROMPT, autoregressive()), origin=Origin.PROBE))
     with pytest.raises(NotServing, match="until a client sends a request"):
@@ -80,7 +71,7 @@ def test_probe_requests_do_not_reload_idle_unloaded_weights(engine):
 
 
 def test_deadline_passing_during_weight_reload_ends_request_and_leaves_weights_unloaded(engine):
-    unloaded(engine)
+    engine.unload()
     sink = engine.ask(replace(request(PROMPT, autoregressive()), deadline=time.monotonic()))
     engine.ended(sink)
     assert sink.done.reason is FinishReason.DEADLINE
@@ -89,7 +80,7 @@ def test_deadline_passing_during_weight_reload_ends_request_and_leaves_weights_u
 
 def test_unreadable_weights_fail_only_the_request_that_reloads_them(engine, tmp_path, caplog):
     (expected,) = engine.answer(request(PROMPT, autoregressive()))
-    unloaded(engine)
+    engine.unload()
     weights = tmp_path / "model" / "model.safetensors"
     weights.rename(tmp_path / "away")
     sink = engine.ask(request(PROMPT, autoregressive()))
@@ -106,7 +97,7 @@ def test_weight_reload_refuses_nan_weights_and_weights_whose_output_is_not_finit
     (expected,) = engine.answer(request(PROMPT, autoregressive()))
     wrong = {mx.nan: "some of its weights are not finite", 3e38: "what it computes is not finite"}
     for value, said in wrong.items():
-        unloaded(engine)
+        engine.unload()
         change_weights(
             tmp_path / "model",
             lambda name, array, value=value: (
@@ -123,7 +114,7 @@ def test_weight_reload_refuses_nan_weights_and_weights_whose_output_is_not_finit
 
 def test_request_after_idle_unload_is_served_with_changed_weights_file(engine, tmp_path):
     (before,) = engine.answer(request(PROMPT, autoregressive()))
-    unloaded(engine)
+    engine.unload()
     change_weights(tmp_path / "model", lambda name, array: array[..., ::-1])
     (after,) = engine.answer(request(PROMPT, autoregressive()))
     assert after != before

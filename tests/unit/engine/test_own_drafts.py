@@ -42,14 +42,6 @@ def text(sampling: SamplingParams, tokens: int = 120) -> list[int]:
     return Rig(scripted_models(0.8)).run([plain])[0].tokens
 
 
-def rest(rig: Rig, edge: Edge) -> None:
-    """Until there is nothing to verify, and no grant."""
-    while edge.peer.due(edge.text):
-        rig.scheduler.step()
-    rig.scheduler.step()
-    edge.receive()
-
-
 @pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED])
 def test_verifier_drafts_on_its_own_only_for_number_of_tokens_that_edge_peer_granted(sampling):
     expected, steps = text(sampling), Steps()
@@ -62,11 +54,11 @@ def test_verifier_drafts_on_its_own_only_for_number_of_tokens_that_edge_peer_gra
         before = len(edge.answer)
         if proposes:
             edge.send([*expected[before : before + 7], (expected[before + 7] + 1) % 255])
-            rest(rig, edge)
+            edge.rest(rig)
             assert len(edge.answer) == before + 8
         else:
             edge.send([], run=40)
-            rest(rig, edge)
+            edge.rest(rig)
             assert len(edge.answer) == before + 40
     assert edge.answer == expected[: len(edge.answer)]
     own = [one for one in edge.verdicts if one.own_drafted]
@@ -88,7 +80,7 @@ def test_verifiers_drafts_for_a_resumed_seeded_peer_text_are_all_accepted():
     rig.scheduler.step()
     edge.receive()
     edge.send([], run=50)
-    rest(rig, edge)
+    edge.rest(rig)
     assert edge.answer == expected[30:81]
     drafted = sum(one.own_drafted for one in edge.verdicts)
     assert 0 < drafted == sum(len(one.tokens) - 1 for one in edge.verdicts)
@@ -101,11 +93,11 @@ def test_edge_peer_proposal_of_84_tokens_makes_verifier_free_its_own_draft_cache
     rig.scheduler.step()
     edge.receive()
     edge.send([], run=30)
-    rest(rig, edge)
+    edge.rest(rig)
     drafter = rig.scheduler.local.drafting.drafters[DRAFT_MODEL]
     assert drafter.nbytes
     edge.send(expected[31:115])
-    rest(rig, edge)
+    edge.rest(rig)
     assert not drafter.nbytes
     assert edge.answer == expected[: len(edge.answer)]
 
@@ -126,11 +118,11 @@ def test_verifier_still_accepts_peer_proposals_after_its_drafter_is_lost(how, mo
     else:
         monkeypatch.setattr(rig.scheduler.local.drafting.drafters[DRAFT_MODEL], "propose", None)
     told = len(edge.verdicts)
-    rest(rig, edge)
+    edge.rest(rig)
     assert not any(one.own_drafted for one in edge.verdicts[told:])
     assert not rig.scheduler.local.drafting.nbytes
     edge.send(expected[len(edge.answer) : len(edge.answer) + 8])
-    rest(rig, edge)
+    edge.rest(rig)
     assert edge.verdicts[-1].accepted == 8
     edge.send([], run=60)
     rig.drain()
@@ -146,6 +138,6 @@ def test_verifier_charges_draft_prefill_time_to_peers_share():
     edge.receive()
     rig.scheduler.local._shares.charge_prefill = lambda sequence, seconds: taken.append(seconds)
     edge.send([], run=40)
-    rest(rig, edge)
+    edge.rest(rig)
     assert rig.scheduler.local.drafting.nbytes
     assert sum(taken) > 0
