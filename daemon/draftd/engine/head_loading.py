@@ -18,8 +18,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from draftd.engine.cache.layouts import make_caches, ranks_of
-from draftd.engine.cache.model_layers import record_states
+from draftd.engine.cache.layouts import make_caches, ranks_of, why_not_batched
+from draftd.engine.cache.model_layers import record_states, stop_recording
 from draftd.engine.drafters.sources import NOT_WITH_RANKS, HeadSource, LoadedHead, try_out
 from draftd.engine.head_trials import HeadTrial, KeptTrials, trial_key
 from draftd.errors import ModelLoadError
@@ -102,9 +102,12 @@ def load_head(
         for _ in read(parameters(head), folder.called):
             pass
         try_out(head, f"the draft head of {folder.called}")
+        not_batched = why_not_batched(head)
     except ModelLoadError as error:
         _log.warning("%s: its draft head is not used: %s", folder.called, error.message)
         return LoadedHead(replace(info, refusal=error.what))
+    if not_batched:
+        return LoadedHead(replace(info, refusal=f"its layers cannot be batched: {not_batched}"))
     info = replace(info, weight_bytes=weight_bytes(head))
     trial = find_trial(head)
     info = replace(info, accepted=trial.accepted, chance=trial.chance, positions=trial.positions)
@@ -150,11 +153,12 @@ def _parts(target: Any) -> TargetParts:
 
 def try_forms(head: MTPHead, target: Any, text: Sequence[int]) -> HeadTrial:
     """Tries all forms that the head may have. It predicts each of the text's tokens from the second on; accepted is
-    what the target would choose there."""
+    what the target would choose there. Afterwards the target records no hidden states."""
     first, results = head.form, list[HeadTrial]()
     offsets = [first.added_to_norms, 1 - first.added_to_norms] if head.zero_centred else [first.added_to_norms]
     take_form(head, target, replace(first, after_norm=False))
     before, choices = _run(target, text)
+    stop_recording(target)
     after = _parts(target).body.norm(before)
     chance = Counter(choices[1:]).most_common(1)[0][1] / len(choices[1:])
     for after_norm, embedding_first, added in product((True, False), (True, False), offsets):

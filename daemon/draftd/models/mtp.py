@@ -115,6 +115,11 @@ class TargetLinear(nn.Module):  # type: ignore[misc]
         self._scales, self._biases = source.get("scales"), source.get("biases")
         self._options = quantisation(source)
 
+    @property
+    def weight(self) -> mx.array:
+        """The target's weight, logits × size, packed if it is quantised."""
+        return self._weight
+
     def __call__(self, x: mx.array) -> mx.array:
         if self._scales is None:
             return x @ self._weight.T

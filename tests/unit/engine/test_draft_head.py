@@ -10,6 +10,7 @@ import mlx.core as mx
 import pytest
 
 from draftd.core import DRAFT_HEAD, PEER, SamplingParams
+from draftd.engine.cache.model_layers import without_head
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import CalibratedCosts, StepCosts
 from draftd.engine.drafters.sources import LoadedHead
@@ -17,9 +18,9 @@ from draftd.engine.head_loading import take_form
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.models.head_weights import open_head
 from draftd.models.heads import find_head
-from draftd.models.mlx_lm import load_target
+from draftd.models.mlx_lm import load_target, make_prompt_cache, vocabulary_size
 from tests.heads.layouts import LAYOUTS
-from tests.rig import Collected, Rig, automatic, autoregressive, request, speculative
+from tests.rig import Collected, Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
 from tests.rigged_head import TOLERANCE_OF_STATES, RiggedHead, check_fed, with_random_head
 from tests.scripted import ByteTokenizer
 from tests.scripted_edge import Edge
@@ -187,3 +188,12 @@ def test_verifiers_head_drafts_between_proposals_and_is_fed_their_states_too(mod
     assert edge.answer == expected[: len(edge.answer)]
     assert sum(verdict.own_drafted for verdict in edge.verdicts) > 20
     check_fed(models, head)
+
+
+def test_head_of_vocabulary_below_hidden_size_is_tried_with_ids_of_its_own() -> None:
+    """Ids beyond the embedding would be read from whatever lies behind it."""
+    models = with_random_head(pair(tiny_llama(1, vocab=3), None, vocab=3))
+    for model in (models.target, models.head):
+        with without_head(model):
+            assert model(mx.array([[0, 1]]), cache=make_prompt_cache(model)).shape == (1, 2, 3)
+            assert vocabulary_size(model) == 3

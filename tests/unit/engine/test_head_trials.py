@@ -9,9 +9,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from draftd.engine import head_loading
+from draftd.engine.cache.model_layers import states_of
 from draftd.engine.head_trials import HeadTrial, KeptTrials
 from draftd.engine.pair import load_models
 from draftd.model_info import HeadInfo
@@ -80,10 +82,15 @@ def test_refusal_is_kept_with_its_figures(model: Path, tmp_path: Path, tried: Tr
     assert len(tried) == 1
 
 
+def test_target_of_refused_head_records_no_hidden_states(model: Path, tmp_path: Path) -> None:
+    shuffle(model / "mtp.safetensors")
+    target = load_models(str(model), trials=tmp_path / "trials.json", progress=lambda line: None).target
+    _, states = states_of(target, lambda: target(mx.array([[1]])))
+    assert states is None
+
+
 def shuffle(file: Path) -> None:
     """Rewrites a head with the rows of each matrix in a random order."""
-    import mlx.core as mx
-
     mx.random.seed(3)
     weights = mx.load(str(file))
     assert isinstance(weights, dict)

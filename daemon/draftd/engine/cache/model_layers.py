@@ -234,12 +234,17 @@ def ask_first(module: Any, method: str) -> None:
 
 
 def record_states(model: Any, before: Any | None = None) -> None:
-    """Makes `states_of` return the hidden states of `model`, permanently. `before`: the model's final norm, if they are
-    to be those in front of it."""
+    """Makes `states_of` return the hidden states of `model`, until `stop_recording`. `before`: the model's final norm,
+    if they are to be those in front of it."""
     wanted = wanted_positions(model)
     wanted.records, wanted.before_norm = True, before is not None
     if before is not None and not hasattr(type(before), _RECORDS):
         before.__class__ = _recording(type(before), wanted)
+
+
+def stop_recording(model: Any) -> None:
+    """Makes `states_of` return no hidden states of `model`, until `record_states` is called again."""
+    wanted_positions(model).records = False
 
 
 def states_of(model: Any, forward: Callable[[], mx.array]) -> tuple[mx.array, mx.array | None]:
@@ -271,11 +276,11 @@ def _recording(kind: type, wanted: _Wanted) -> type:
 
 
 def _as_wide(layer: Any, x: mx.array) -> mx.array:
-    """Pads `x` with zeros to the width of the layer's logits. Some models (Phi-3-small) later write to logits by token
-    id, and MLX writes past an array's end."""
+    """Pads `x` with zeros, or cuts it, to the width of the layer's logits. Some models (Phi-3-small) later write to
+    logits by token id, and MLX writes past an array's end; and a width taken for the vocabulary must not exceed it."""
     weight = getattr(layer, "weight", None)
     more = 0 if weight is None else weight.shape[0] - x.shape[-1]
-    return mx.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, more)]) if more > 0 else x
+    return mx.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, more)]) if more > 0 else x[..., : x.shape[-1] + more]
 
 
 def _take_positions(x: mx.array, at: mx.array) -> mx.array:
