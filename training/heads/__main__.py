@@ -87,11 +87,11 @@ RECIPES = {
         rows=GeneratedPrompts,
         rows_per_chunk=192,
         tokens=1_200_000,
-        draw_minutes=8,
+        draw_minutes=6,
         vocabulary=4096,
         rows_per_step=32,
         branch_scale=0.0,
-        plan=Plan(minutes=10),
+        plan=Plan(minutes=20),
     ),
 }
 

@@ -97,7 +97,6 @@ class DecodeSequence:
     own_most: int = 0  # as `most`, without a peer's bound
     seconds: float = 0.0  # of the target and its own draft, not reported to its peer yet
     model_drafter: DrafterName | None = None  # of several draft models or heads, the one chosen for its text
-    chosen_at: int = 0  # tokens of its answer when that was chosen
     told_cap: int = -1  # the last bound reported to be lower than what would pay
     failed_over: str = ""  # why another daemon's target decodes it no more
     unavailable: float | None = None  # seconds until a retry, if that target is lost and this one may not go on

@@ -9,6 +9,7 @@ learnt during decoding, starting at 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from draftd.engine.depth.costs import DEEPEST
 from draftd.engine.sequence import DecodeSequence, Key, SequenceEvidence
 
 GUESS = 0.6  # rate of the first position before anything was drafted
+PERFECT = 0.97  # the highest rate that a trial hopes for
+BONUS = 0.5  # how far acceptance may exceed its estimate after one draft; falls with the square root of drafts
 
 _CLASS_MEMORY, _POOL_MEMORY = 150.0, 300.0  # drafts
 _GUESS_WEIGHT, _POOL_WEIGHT, _CLASS_WEIGHT = 2.0, 4.0, 4.0  # weight of the prior, in drafts
@@ -76,6 +79,13 @@ class Acceptance:
         tokens."""
         own = sequence.evidence.get(kind)
         return expected_by_depth(self.rates(sequence.evidence_key(kind)), 1.0 if own is None else own.odds, most)
+
+    def hoped_tokens(self, sequence: DecodeSequence, kind: DrafterName, most: int) -> list[float]:
+        """Returns the same if the drafter's acceptance is as high as its few drafts of this class allow."""
+        key, own = sequence.evidence_key(kind), sequence.evidence.get(kind)
+        bonus = BONUS / math.sqrt(self.drafted_count(key, 1) + 1)
+        rates = [min(PERFECT, rate + bonus) for rate in self.rates(key)]
+        return expected_by_depth(rates, 1.0 if own is None else own.odds, most)
 
     def drafted_count(self, key: Key, position: int) -> float:
         """Returns how often `position` (from 1) was drafted recently."""

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from draftd.core import PEER, PROMPT_LOOKUP, DepthMode, DrafterName, Origin
 from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths
 from draftd.engine.depth.costs import DEEPEST, Batch, StepCosts
-from draftd.engine.depth.drafter_choice import COST_NOTHING, WEIGHTLESS, DrafterChoice, draft_model
+from draftd.engine.depth.drafter_choice import COST_NOTHING, LAG, WEIGHTLESS, DrafterChoice, DraftingModel, draft_model
 from draftd.engine.depth.estimate import BestDepths, DepthCandidate, StepEstimate
 from draftd.engine.depth.explorer import WORTH, ExplorationBudget, Explorer, PlainMeasurement, Trial
 from draftd.engine.depth.saved import LearntCosts, to_counted
@@ -29,7 +29,6 @@ from draftd.engine.step import DecodeStep, DraftPlan, DraftState, SequenceDraft,
 _log = logging.getLogger(__name__)
 
 _HORIZON = 128  # tokens within which taking in a text must pay off
-_LAG = 16  # tokens that a drafter may lag and still catch up within a step
 _COSTED_LAG = 2  # tokens that a draft's first forward takes in anyway
 _FADE_STEPS, _FADE = 16, 0.85  # fading of a parked sequence's own evidence
 
@@ -167,12 +166,13 @@ class DepthControl:
             return None
         candidates: list[DepthCandidate] = []
         others, fixed_depth, fixed_steps, batch = 0.0, 0, 0, _batch(sequences)
-        weights: DrafterName | None = None  # the draft model whose costs count
+        kinds = set[DrafterName]()  # drafters with weights, whose costs count
+        chosen = iter(self._choice.choose([*filter(automatic, sequences)], drafters, batch, self._deepest))
         for index, sequence in enumerate(sequences):
             depth, kind = sequence.depth, sequence.drafter
             if automatic(sequence):
-                candidate = self._candidate(index, sequence, min(depth, self._deepest), drafters, batch)
-                weights = weights or candidate.drafter
+                candidate = self._candidate(index, sequence, min(depth, self._deepest), drafters, next(chosen))
+                kinds |= {candidate.drafter} if candidate.drafter else set()
                 candidates.append(candidate)
             elif kind is None or depth <= 0:
                 others += 1
@@ -180,11 +180,12 @@ class DepthControl:
                 others += self.acceptance.expected_tokens(sequence, kind, min(depth, self._deepest))[-1]
                 fixed_depth = max(fixed_depth, depth)
                 if kind not in COST_NOTHING:
-                    fixed_steps, weights = max(fixed_steps, depth), weights or kind
+                    fixed_steps, kinds = max(fixed_steps, depth), kinds | {kind}
         deepest = min(max(self._deepest, fixed_depth) + 1, DEEPEST)
         widest = min(2 * deepest, DEEPEST) if self._replays else deepest
-        lookup = self.costs.by_depth(PROMPT_LOOKUP, batch, widest, weights if self._replays else None)
-        draft = lookup if weights is None else self.costs.by_depth(weights, batch, deepest)
+        beside = min(kinds, default=None) if self._replays else None
+        lookup = self.costs.by_depth(PROMPT_LOOKUP, batch, widest, beside)
+        draft = self.costs.together(kinds, batch, deepest) if kinds else lookup
         return StepEstimate(batch, candidates, others, fixed_depth, fixed_steps, draft, lookup, self._replays)
 
     def _candidate(
@@ -193,13 +194,12 @@ class DepthControl:
         sequence: DecodeSequence,
         most: int,
         drafters: Mapping[DrafterName, Drafter],
-        batch: Batch,
+        model: DraftingModel | None,
     ) -> DepthCandidate:
         candidate = DepthCandidate(index, sequence, most)
-        model = self._choice.choose(sequence, drafters, batch, most)
         if model is not None:
             candidate.drafter, candidate.key = model.name, sequence.evidence_key(model.name)
-            candidate.ready = model.behind is not None and model.behind <= _LAG
+            candidate.ready = model.ready
             candidate.prefill_seconds = model.prefill_seconds
             candidate.draft = self.acceptance.expected_tokens(sequence, model.name, most + 1)
         allowed = sequence.drafters
@@ -269,7 +269,7 @@ class DepthControl:
         if kind is None or kind not in drafters:
             return
         if kind in self.costs.prices.prefill:
-            chunk = min(chunk, max(_LAG, int(self.costs.plain(Batch(1)) / self._choice.prefill_seconds(kind))))
+            chunk = min(chunk, max(LAG, int(self.costs.plain(Batch(1)) / self._choice.prefill_seconds(kind))))
         drafters[kind].follow([sequence for sequence in waiting if draft_model(sequence) == kind], chunk)
 
     # after a step

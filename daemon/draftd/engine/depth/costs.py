@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -165,6 +165,18 @@ class StepCosts:
         like = math.exp(other.offset.value - curve.offset.value)
         costs = (like * self._cost(curve, at, batch) for at in range(min(deepest, len(curve.base))))
         return [plain, *(max(plain, cost) for cost in costs)]
+
+    def together(self, drafters: Collection[DrafterName], batch: Batch, deepest: int) -> list[float]:
+        """Returns seconds by depth, from 0 to `deepest`, of a step in which each of these drafters drafts for some of
+        the sequences: the target's forward and the time of all of them."""
+        if not drafters:
+            return self.by_depth(PROMPT_LOOKUP, batch, deepest)
+        first, *others = (self.by_depth(drafter, batch, deepest) for drafter in sorted(drafters))
+        for more in others:
+            verifying = self.by_depth(PROMPT_LOOKUP, batch, deepest)
+            added = (max(0.0, own - alone) for own, alone in zip(more, verifying, strict=False))
+            first = [step + own for step, own in zip(first, added, strict=False)]
+        return first
 
     def uncertainty(self, drafter: DrafterName, batch: Batch, depth: int) -> float:
         """Returns the standard deviation of the logarithm of a speculative step's cost relative to a plain one."""

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from draftd.core import DrafterName
-from draftd.engine.depth.acceptance_rates import Acceptance, expected_by_depth
+from draftd.engine.depth.acceptance_rates import BONUS, PERFECT, Acceptance, expected_by_depth
 from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.estimate import BestDepths, DepthCandidate, StepEstimate
 from draftd.engine.sequence import DecodeSequence
@@ -115,8 +115,6 @@ class PlainMeasurement:
             self._drafting += seconds
 
 
-_PERFECT = 0.97  # the highest rate that a trial hopes for
-_BONUS = 0.5  # how far acceptance may exceed its estimate after one draft; falls with the square root of drafts
 _LAST_TOKENS = 8  # no trials with this few tokens left
 _CHEAPER = 0.8  # share of the expected cost: a trial below it shows that the price is wrong
 _OLD = 64  # from this wait on, old evidence counts half
@@ -212,7 +210,7 @@ class Explorer:
         if not able:
             return None
         depth = max(len(c.lookup) for c in able) - 1
-        hoped = expected_by_depth([_PERFECT] * depth, 1.0, depth)
+        hoped = expected_by_depth([PERFECT] * depth, 1.0, depth)
         hopes = [estimate.tokens([hoped[: len(c.lookup)] for c in able], d) for d in range(depth + 1)]
         uncertain = self._costs.uncertainty(able[0].weightless, estimate.batch, depth)
         paying = [d for d in range(1, depth + 1) if hopes[d] > best.rate * estimate.seconds(0, d) * WORTH]
@@ -231,7 +229,7 @@ class Explorer:
         """Whether drafts that are nearly always accepted would pay at the lowest plausible cost."""
         deepest, kind = max(c.most for c in able), able[0].drafter
         assert kind is not None
-        hopes = [expected_by_depth([_PERFECT] * deepest, 1.0, deepest)] * len(able)
+        hopes = [expected_by_depth([PERFECT] * deepest, 1.0, deepest)] * len(able)
         for depth in range(1, deepest + 1):
             uncertain = self._costs.uncertainty(kind, estimate.batch, depth)
             if estimate.tokens(hopes, depth) > best.rate * estimate.seconds(depth) * math.exp(-uncertain) * WORTH:
@@ -244,7 +242,7 @@ class Explorer:
         for c in chosen:
             assert c.key is not None
             rates = [
-                min(_PERFECT, rate + _BONUS / math.sqrt(self._acceptance.drafted_count(c.key, i) + 1))
+                min(PERFECT, rate + BONUS / math.sqrt(self._acceptance.drafted_count(c.key, i) + 1))
                 for i, rate in enumerate(self._acceptance.rates(c.key)[: c.most], 1)
             ]
             own = c.sequence.evidence.get(c.key[0])
@@ -270,7 +268,7 @@ class Explorer:
                 at = min(depth, c.most)
                 if at > 1 and depth > best.depth and c.key is not None:
                     reach = c.draft[at - 1] - c.draft[at - 2]
-                    hope += reach * _BONUS / math.sqrt(self._acceptance.drafted_count(c.key, at) + 1)
+                    hope += reach * BONUS / math.sqrt(self._acceptance.drafted_count(c.key, at) + 1)
             uncertainty = self._costs.depth_uncertainty(first.drafter, estimate.batch, depth)
             if hope < best.rate * seconds * math.exp(-uncertainty):
                 continue
