@@ -57,7 +57,7 @@ def _compare(models: LoadedModels) -> tuple[dict[str, int], list[str]]:
         "the two inputs swapped": lambda: _formed(models, replace(right, embedding_first=False)),
         "states of the layer before": lambda: _tapped(models),
         "states before the norm": lambda: _formed(models, replace(right, after_norm=False)),
-        "+ 1 on the norms": lambda: _formed(models, replace(right, added_to_norms=1)),
+        "+ 1 forgotten": lambda: _formed(models, replace(right, added_to_norms=-1)),
         "not primed": lambda: UnprimedHead,
         "weights shuffled": lambda: _shuffled(head),
     }
