@@ -7,12 +7,13 @@ one text, and a head that predicts the target's tokens no better than chance in 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ from draftd.models.mtp import HeadForm, MTPHead, TargetParts
 _log = logging.getLogger(__name__)
 
 _TOKENS, _TOKENS_OF_LARGE, _LARGE = 256, 128, 1 << 17  # of the trial's text; of a large vocabulary; tokens of one
+_PIECES = (32, 64, 128)  # tokens after which a trial may end
+_SURE = 2.0  # standard deviations by which a form must lead
+_ALIKE = 1 / 16  # share of tokens in which two forms may differ that are taken to be the same
 TRIAL_TEXT = """The river rises in the hills above the town, where three streams meet below an old stone bridge. In \
 spring, when the snow melts, the water is high and brown, and the farmers move their cattle to the upper fields. In \
 the summer it is so low that children cross it on the stones. The town has a market on Saturdays, and people come from \
@@ -153,38 +157,59 @@ def _parts(target: Any) -> TargetParts:
 
 def try_forms(head: MTPHead, target: Any, text: Sequence[int]) -> HeadTrial:
     """Tries all forms that the head may have. It predicts each of the text's tokens from the second on; accepted is
-    what the target would choose there. Afterwards the target records no hidden states."""
-    first, results = head.form, list[HeadTrial]()
+    what the target would choose there. Ends early once one form leads clearly. Afterwards the target records
+    no hidden states."""
+    first = head.form
     offsets = [first.added_to_norms, 1 - first.added_to_norms] if head.zero_centred else [first.added_to_norms]
+    forms = [HeadForm(order, added, norm) for norm, order, added in product((True, False), (True, False), offsets)]
     take_form(head, target, replace(first, after_norm=False))
-    before, choices = _run(target, text)
-    stop_recording(target)
-    after = _parts(target).body.norm(before)
-    chance = Counter(choices[1:]).most_common(1)[0][1] / len(choices[1:])
-    for after_norm, embedding_first, added in product((True, False), (True, False), offsets):
-        form = HeadForm(embedding_first, added, after_norm)
+    caches = make_caches(target).fresh()
+    states, choices = list[mx.array](), list[int]()
+    try:
+        for start, end in pairwise([0, *(count for count in _PIECES if count < len(text)), len(text)]):
+            logits = caches.forward(mx.array([list(text[start:end])], dtype=mx.uint32), [end - start])
+            chosen = mx.argmax(logits[0], axis=-1)
+            assert caches.states is not None, "the target records its states"
+            mx.eval(chosen, caches.states, caches.arrays())
+            states.append(caches.states)
+            choices += chosen.tolist()
+            trial, sure = _compare_forms(head, target, forms, mx.concatenate(states, axis=1), choices, text[:end])
+            if sure:
+                break
+    finally:
+        caches.clear()
+        stop_recording(target)
+    return trial
+
+
+def _compare_forms(
+    head: MTPHead, target: Any, forms: Sequence[HeadForm], before: mx.array, choices: list[int], text: Sequence[int]
+) -> tuple[HeadTrial, bool]:
+    """Returns the trial's result for a text, and whether more of it could hardly change the form. `before`: the
+    target's hidden states in front of its final norm, 1 × tokens × size; `choices`: its token after each."""
+    after, agreed = _parts(target).body.norm(before), list[list[bool]]()
+    for form in forms:
         head.take_form(form)
-        drafts = _draft(head, after if after_norm else before, text)
-        agreed = sum(draft == choice for draft, choice in zip(drafts, choices[1:], strict=True))
-        results.append(HeadTrial(form, agreed / len(drafts), chance, len(drafts), 0))
-    best = max(results, key=lambda trial: trial.accepted)  # the first of equals
-    return replace(best, forms=len(results))
+        drafts = _draft(head, after if form.after_norm else before, text)
+        agreed.append([draft == choice for draft, choice in zip(drafts, choices[1:], strict=True)])
+    best = max(range(len(forms)), key=lambda i: sum(agreed[i]))  # the first of equals
+    positions = len(agreed[best])
+    chance = Counter(choices[1:]).most_common(1)[0][1] / positions
+    trial = HeadTrial(forms[best], sum(agreed[best]) / positions, chance, positions, len(forms))
+    differences = [[a - b for a, b in zip(agreed[best], other, strict=True)] for other in agreed]
+    return trial, trial.convincing and all(_leads_clearly(one) for i, one in enumerate(differences) if i != best)
+
+
+def _leads_clearly(differences: Sequence[int]) -> bool:
+    """Whether the better of two forms would stay the better one, or they hardly differ. `differences`: for each token 1
+    if only the better one was right, -1 if only the other was (a sign test)."""
+    apart = sum(map(abs, differences))
+    return apart <= len(differences) * _ALIKE or sum(differences) >= _SURE * math.sqrt(apart)
 
 
 def trial_tokens(text: Sequence[int], vocabulary: int) -> Sequence[int]:
     """Returns the beginning of the trial's text that is used with a vocabulary of this size."""
     return text[: _TOKENS if vocabulary < _LARGE else _TOKENS_OF_LARGE]
-
-
-def _run(target: Any, text: Sequence[int]) -> tuple[mx.array, list[int]]:
-    """Returns the target's last hidden states of a text, 1 × tokens × size, and its own choice after each token."""
-    caches = make_caches(target).fresh()
-    logits = caches.forward(mx.array([list(text)], dtype=mx.uint32), [len(text)])
-    choices, states = mx.argmax(logits[0], axis=-1), caches.states
-    assert states is not None, "the target records its states"
-    mx.eval(choices, states)
-    caches.clear()
-    return states, choices.tolist()
 
 
 def _draft(head: MTPHead, states: mx.array, text: Sequence[int]) -> list[int]:

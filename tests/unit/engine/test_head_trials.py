@@ -82,6 +82,13 @@ def test_refusal_is_kept_with_its_figures(model: Path, tmp_path: Path, tried: Tr
     assert len(tried) == 1
 
 
+def test_trial_ends_when_one_form_leads_clearly_and_goes_on_otherwise(model: Path, tmp_path: Path) -> None:
+    clear = head_of(model, tmp_path / "trials.json")
+    assert 31 <= clear.positions < 255
+    shuffle(model / "mtp.safetensors")
+    assert head_of(model, tmp_path / "others.json").positions == 255
+
+
 def test_target_of_refused_head_records_no_hidden_states(model: Path, tmp_path: Path) -> None:
     shuffle(model / "mtp.safetensors")
     target = load_models(str(model), trials=tmp_path / "trials.json", progress=lambda line: None).target
