@@ -8,19 +8,21 @@
 
 Engines in one process answer the same prompts one after the other; an arm is a choice of drafters, and only those
 draft. The arms of a prompt follow each other in random order, so that drifts of the machine's speed cancel. A result is
-a ratio of tokens per second, of `priming` of seconds: median over repetitions, lowest, highest. The last line is JSON.
+a ratio of tokens per second, of `priming` of seconds: median over repetitions, lowest, highest. Ctrl-C ends a part with
+the repetitions that are whole. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import product
@@ -227,27 +229,42 @@ def without_head(model: str) -> Callable[[], Any]:
 
 
 def measure(worker: Any, rows: Sequence[Row], given: argparse.Namespace, name: str) -> Measurements:
-    """Answers every prompt with all arms of the rows; the first repetition teaches automatic depth, and is dropped."""
+    """Answers every prompt with all arms of the rows; the first repetition teaches automatic depth, and is dropped. An
+    interrupt ends it with the repetitions that are whole."""
     arms: dict[str, list[Arm]] = {}
     for row in rows:
         for workload, arm in product(row.classes, (row.arm, *row.over)):
             if arm not in arms.setdefault(workload, []):
                 arms[workload].append(arm)
     prompts, measured = prompts_of(worker, arms, _PROMPTS), Measurements()
-    for repetition in range(given.repetitions + 1):
-        began = time.perf_counter()
-        for workload, some in arms.items():
-            for together in sorted({arm.together for arm in some}):
-                of_size = [arm for arm in some if arm.together == together]
-                for start_at in range(0, len(prompts[workload]), together):
-                    group = prompts[workload][start_at : start_at + together]
-                    for arm in random.Random(f"{repetition} {start_at}").sample(of_size, len(of_size)):
-                        sampling = SamplingParams(temperature=arm.temperature)
-                        answers = decode(worker, group, arm.plan, given.tokens, workload, sampling)
-                        measured.at(repetition, arm, workload).add(answers)
-        print(f"{name}, {repetition} of {given.repetitions}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
-    measured.figures = {key: figures for key, figures in measured.figures.items() if key[0]}
+    whole = 0  # repetitions that were ended
+    with contextlib.suppress(KeyboardInterrupt):
+        for repetition in range(given.repetitions + 1):
+            began = time.perf_counter()
+            for workload, some in arms.items():
+                for arm, group in _turns(some, prompts[workload], repetition):
+                    sampling = SamplingParams(temperature=arm.temperature)
+                    answers = decode(worker, group, arm.plan, given.tokens, workload, sampling)
+                    measured.at(repetition, arm, workload).add(answers)
+            whole = repetition
+            seconds = time.perf_counter() - began
+            print(f"{name}, {repetition} of {given.repetitions}: {seconds:.0f} s", file=sys.stderr, flush=True)
+    if not whole:
+        raise SystemExit(f"{name}: interrupted before the first repetition that counts had ended")
+    measured.figures = {key: figures for key, figures in measured.figures.items() if 0 < key[0] <= whole}
     return measured
+
+
+def _turns(
+    arms: Sequence[Arm], prompts: Sequence[list[int]], repetition: int
+) -> Iterator[tuple[Arm, Sequence[list[int]]]]:
+    """Yields an arm and the prompts that it answers together, one after the other: all arms of the same prompts follow
+    each other in random order."""
+    for together in sorted({arm.together for arm in arms}):
+        of_size = [arm for arm in arms if arm.together == together]
+        for start_at in range(0, len(prompts), together):
+            for arm in random.Random(f"{repetition} {start_at}").sample(of_size, len(of_size)):
+                yield arm, prompts[start_at : start_at + together]
 
 
 Results = dict[str, tuple[float | None, list[float]]]
