@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 _TOKENS, _TOKENS_OF_LARGE, _LARGE = 256, 128, 1 << 17  # of the trial's text; of a large vocabulary; tokens of one
 _PIECES = (32, 64, 128)  # tokens after which a trial may end
-_SURE = 2.0  # standard deviations by which a form must lead
-_ALIKE = 1 / 16  # share of tokens in which two forms may differ that are taken to be the same
+_SURE = 2.5  # standard deviations by which a form must lead
+_ALIKE, _MANY = 1 / 16, 100  # of so many tokens: forms that differ in no more than this share are taken to be the same
 TRIAL_TEXT = """The river rises in the hills above the town, where three streams meet below an old stone bridge. In \
 spring, when the snow melts, the water is high and brown, and the farmers move their cattle to the upper fields. In \
 the summer it is so low that children cross it on the stones. The town has a market on Saturdays, and people come from \
@@ -203,8 +203,9 @@ def _compare_forms(
 def _leads_clearly(differences: Sequence[int]) -> bool:
     """Whether the better of two forms would stay the better one, or they hardly differ. `differences`: for each token 1
     if only the better one was right, -1 if only the other was (a sign test)."""
-    apart = sum(map(abs, differences))
-    return apart <= len(differences) * _ALIKE or sum(differences) >= _SURE * math.sqrt(apart)
+    apart, positions = sum(map(abs, differences)), len(differences)
+    alike = positions >= _MANY and apart <= positions * _ALIKE
+    return alike or sum(differences) >= _SURE * math.sqrt(max(apart, 1))
 
 
 def trial_tokens(text: Sequence[int], vocabulary: int) -> Sequence[int]:

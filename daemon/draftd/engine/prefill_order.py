@@ -163,7 +163,7 @@ def drafter_waits(prompt: PendingPrompt, prompts: Sequence[PendingPrompt]) -> bo
     same drafter has not prefilled that prompt yet: the prompts then share the prefix."""
     sequence = prompt.sequence
     before = (other.sequence for other in prompts if other.done and sequence in other.shared)
-    return prompt.done and any(other.drafter == sequence.drafter for other in before)
+    return prompt.done and any(other.first_drafter == sequence.first_drafter for other in before)
 
 
 def next_prompt(prompts: Sequence[PendingPrompt]) -> PendingPrompt:
@@ -306,7 +306,7 @@ class SlicePlanner:
         shortest = min(candidates, key=lambda prompt: prompt.left, default=None)
         if shortest is None:
             return None
-        rate = self.rate(shortest, None if shortest.left else shortest.sequence.drafter)
+        rate = self.rate(shortest, None if shortest.left else shortest.sequence.first_drafter)
         left = shortest.left or len(shortest.sequence.tokens)  # a drafter needs all of it
         if not rate.fits(left, rate.limit(step_seconds) - seconds):
             return None

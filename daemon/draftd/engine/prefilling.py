@@ -306,8 +306,8 @@ class Prefilling:
         first. If the target `computed` a slice in this step while sequences run, the drafter's slice comes in a later
         step."""
         sequence = prompt.sequence
-        drafter = sequence.drafter
-        if drafter is None or not self._drafted_for(sequence, len(current.prompts) == 1 and not self._ready):
+        wanted = sequence.drafter and self._drafted_for(sequence, len(current.prompts) == 1 and not self._ready)
+        if not wanted or not (drafter := sequence.first_drafter):
             return True
         if computed and (current.step_seconds is not None or drafter_waits(prompt, self._candidates)):
             return False

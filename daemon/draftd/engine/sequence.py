@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from draftd.core import (
+    MODEL_DRAFTERS,
     PEER,
     PROMPT_LOOKUP,
     TARGET,
@@ -168,6 +169,12 @@ class DecodeSequence:
     def drafter(self) -> DrafterName | None:
         """The drafter of this sequence now; None decodes autoregressively."""
         return None if self.degraded else self.latest_drafter
+
+    @property
+    def first_drafter(self) -> DrafterName | None:
+        """The drafter that takes in its prompt before it joins the running sequences: of a draft model and a draft head
+        the one that was chosen."""
+        return self.model_drafter or self.drafter if self.drafter in MODEL_DRAFTERS else self.drafter
 
     @property
     def drafters(self) -> frozenset[DrafterName]:

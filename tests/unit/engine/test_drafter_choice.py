@@ -34,7 +34,10 @@ class NamedDrafter(SimulatedDrafter):
 
 
 class HeadDrafter(NamedDrafter):
-    """A drafter that is fed with the target's states, so that it lags behind no text."""
+    """A drafter that is fed with the target's states, so that it lags behind no text and takes in no prompt."""
+
+    def prefill(self, row: DecodeSequence, chunk: int) -> bool:
+        return True
 
     def behind(self, row: DecodeSequence) -> int:
         self.held[id(row)] = len(row.tokens) - 1
@@ -60,7 +63,7 @@ class Decoding:
         prices = machine.prices(MOST)
         drafted = {**prices.drafted, DRAFT_HEAD: prices.drafted[DRAFT_MODEL]}
         prices = replace(prices, drafted=drafted, prefill={DRAFT_MODEL: machine.take_in, DRAFT_HEAD: 0.0})
-        self._machine = machine
+        self._machine, self.drafters = machine, drafters
         self._simulation = Simulation(machine, MOST, prices=prices, target=Target, drafters=drafters)
         self._plan = automatic(MOST, *names)
 
@@ -114,6 +117,22 @@ def test_choice_follows_drafter_that_becomes_better() -> None:
 
 def test_text_too_long_for_draft_model_to_take_in_leaves_choice_to_head() -> None:
     """Its prompt would cost the draft model as much as 300 of the answer's tokens."""
-    rates = rates_of((0.9, 0.9), (0.6, 0.6))
-    both, head = Decoding(rates, *BOTH), Decoding(rates, DRAFT_HEAD)
-    assert head.seconds(5, 1, CODE, prompt=100_000) / both.seconds(5, 1, CODE, prompt=100_000) > 0.95
+    both = Decoding(rates_of((0.9, 0.9), (0.6, 0.6)), *BOTH)
+    both.seconds(5, 1, CODE, prompt=100_000)
+    assert both.drafters[DRAFT_MODEL].longest_slice == 0
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_draft_model_drafts_texts_whose_states_head_has_missed(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    rates = rates_of((0.9, 0.9), (0.9, 0.9))
+    monkeypatch.setattr(HeadDrafter, "misses", lambda self, row: True)
+    both, model = Decoding(rates, *BOTH), Decoding(rates, DRAFT_MODEL)
+    assert model.seconds(5, rows, CODE) / both.seconds(5, rows, CODE) > 0.95
+
+
+def test_draft_model_is_tried_with_long_texts_that_come_together() -> None:
+    rates = rates_of((0.95, 0.95), (0.5, 0.5))
+    both, model = Decoding(rates, *BOTH), Decoding(rates, DRAFT_MODEL)
+    for decoding in (both, model):
+        decoding.seconds(4, 4, CODE, prompt=1500)
+    assert model.seconds(6, 4, CODE, prompt=1500) / both.seconds(6, 4, CODE, prompt=1500) > 0.9

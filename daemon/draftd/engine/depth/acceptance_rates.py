@@ -21,6 +21,7 @@ GUESS = 0.6  # rate of the first position before anything was drafted
 PERFECT = 0.97  # the highest rate that a trial hopes for
 BONUS = 0.5  # how far acceptance may exceed its estimate after one draft; falls with the square root of drafts
 
+_FEW = 64  # drafts from which on acceptance is known
 _CLASS_MEMORY, _POOL_MEMORY = 150.0, 300.0  # drafts
 _GUESS_WEIGHT, _POOL_WEIGHT, _CLASS_WEIGHT = 2.0, 4.0, 4.0  # weight of the prior, in drafts
 _SHORTFALL = 0.5  # share of a position's shortfall expected at the next one, which is easier
@@ -81,9 +82,11 @@ class Acceptance:
         return expected_by_depth(self.rates(sequence.evidence_key(kind)), 1.0 if own is None else own.odds, most)
 
     def hoped_tokens(self, sequence: DecodeSequence, kind: DrafterName, most: int) -> list[float]:
-        """Returns the same if the drafter's acceptance is as high as its few drafts of this class allow."""
+        """Returns the same if the drafter's acceptance is as high as its drafts of this class allow while they are
+        few."""
         key, own = sequence.evidence_key(kind), sequence.evidence.get(kind)
-        bonus = BONUS / math.sqrt(self.drafted_count(key, 1) + 1)
+        drafts = self.drafted_count(key, 1)
+        bonus = BONUS / math.sqrt(drafts + 1) if drafts < _FEW else 0.0
         rates = [min(PERFECT, rate + bonus) for rate in self.rates(key)]
         return expected_by_depth(rates, 1.0 if own is None else own.odds, most)
 

@@ -48,10 +48,10 @@ class DepthControl:
         self.costs, self._deepest = costs, min(max(deepest, 1), DEEPEST - 1)
         # one more than may be drafted, to see whether a plan's limit costs speed
         self.acceptance = acceptance or Acceptance(self._deepest + 1)
-        self._choice = DrafterChoice(costs, self.acceptance)
         self._explorer = Explorer(costs, self.acceptance, ExplorationBudget())
         self._measurement = measurement or PlainMeasurement()
         self.lengths = AnswerLengths()
+        self._choice = DrafterChoice(costs, self.acceptance, self.lengths)
         self.catching_up: list[DecodeSequence] = []  # running sequences whose text their drafter should take in now
         self._trial: Trial | None = None  # the trial in the last planned step
         self._started = self._measuring = False  # whether that step had started already; whether it measures
@@ -166,13 +166,12 @@ class DepthControl:
             return None
         candidates: list[DepthCandidate] = []
         others, fixed_depth, fixed_steps, batch = 0.0, 0, 0, _batch(sequences)
-        kinds = set[DrafterName]()  # drafters with weights, whose costs count
+        fixed = set[DrafterName]()  # drafters with weights of sequences whose depth is fixed
         chosen = iter(self._choice.choose([*filter(automatic, sequences)], drafters, batch, self._deepest))
         for index, sequence in enumerate(sequences):
             depth, kind = sequence.depth, sequence.drafter
             if automatic(sequence):
                 candidate = self._candidate(index, sequence, min(depth, self._deepest), drafters, next(chosen))
-                kinds |= {candidate.drafter} if candidate.drafter else set()
                 candidates.append(candidate)
             elif kind is None or depth <= 0:
                 others += 1
@@ -180,9 +179,11 @@ class DepthControl:
                 others += self.acceptance.expected_tokens(sequence, kind, min(depth, self._deepest))[-1]
                 fixed_depth = max(fixed_depth, depth)
                 if kind not in COST_NOTHING:
-                    fixed_steps, kinds = max(fixed_steps, depth), kinds | {kind}
+                    fixed_steps, fixed = max(fixed_steps, depth), fixed | {kind}
         deepest = min(max(self._deepest, fixed_depth) + 1, DEEPEST)
         widest = min(2 * deepest, DEEPEST) if self._replays else deepest
+        any_ready = any(c.ready for c in candidates)
+        kinds = fixed | {c.drafter for c in candidates if c.drafter and (c.ready or not any_ready)}  # whose costs count
         beside = min(kinds, default=None) if self._replays else None
         lookup = self.costs.by_depth(PROMPT_LOOKUP, batch, widest, beside)
         draft = self.costs.together(kinds, batch, deepest) if kinds else lookup

@@ -5,7 +5,7 @@ all, whichever gives the most expected tokens per second at its best depth. It i
 the batch changes.
 
 Acceptance and costs of both must be known. A drafter that may be the faster one, as far as its few drafts tell, is
-tried for some steps with the texts that it has at hand; from time to time any other is.
+tried for some steps, with new texts and with those that it can take in at once; from time to time any other is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from draftd.core import GRAMMAR, PEER, PROMPT_LOOKUP, DrafterName
-from draftd.engine.depth.acceptance_rates import Acceptance
+from draftd.engine.depth.acceptance_rates import Acceptance, AnswerLengths
 from draftd.engine.depth.costs import Batch, StepCosts
 from draftd.engine.depth.explorer import WORTH
 from draftd.engine.drafters.base import Drafter
@@ -28,6 +28,7 @@ LAG = 16  # tokens that a drafter may lag and still catch up within a step
 _PREFILL_SHARE = 1 / 64  # of a plain step: a drafter's time for a prompt token, if unmeasured
 _STEPS = 12  # between two choices
 _TRIAL = 4  # steps of a trial
+_STEP_OF_INTAKE = 1 / 16  # what counts of a step before which a drafter has a text to take in
 _PERIOD = 300  # steps after which a drafter is tried again that is not expected to be the faster one
 _STAYS = 0.98  # a batch keeps its drafters if they give at least this share of the best rate
 _HORIZON = 128  # tokens within which taking in a text must pay off
@@ -48,7 +49,7 @@ class DraftingModel(NamedTuple):
 
 
 Choice = list[DraftingModel | None]
-"""The drafter of each sequence of a batch; None for those whose plan has none."""
+"""The drafter of each sequence of a batch; None for those whose plan has none that is loaded and has their text."""
 
 
 def draft_models(sequence: DecodeSequence) -> list[DrafterName]:
@@ -57,17 +58,18 @@ def draft_models(sequence: DecodeSequence) -> list[DrafterName]:
 
 
 def draft_model(sequence: DecodeSequence) -> DrafterName | None:
-    """Returns the drafter with weights that was chosen for the sequence; None if its plan has none."""
+    """Returns the drafter with weights that was chosen for the sequence, or else any of its plan's; None if that has
+    none."""
     return sequence.model_drafter or min(draft_models(sequence), default=None)
 
 
 class DrafterChoice:
     """Engine thread only."""
 
-    def __init__(self, costs: StepCosts, acceptance: Acceptance) -> None:
-        self._costs, self._acceptance = costs, acceptance
-        self._ids: list[int] = []  # of the sequences that the last choice was for
-        self._left = 0  # steps until the next choice
+    def __init__(self, costs: StepCosts, acceptance: Acceptance, lengths: AnswerLengths) -> None:
+        self._costs, self._acceptance, self._lengths = costs, acceptance, lengths
+        self._ids: set[int] = set()  # of the sequences that the last choice was for
+        self._left = 0.0  # steps until the next choice
         self._since_trial = 0  # steps
 
     def choose(
@@ -75,17 +77,17 @@ class DrafterChoice:
     ) -> Choice:
         """Returns the drafters with weights for the next step of sequences that each draft up to `most` tokens."""
         models = [self._models(sequence, drafters) for sequence in sequences]
-        if all(len(own) < 2 for own in models):
-            return [next(iter(own.values()), None) for own in models]
-        ids = [sequence.id for sequence in sequences]
         chosen: Choice = [own.get(one.model_drafter or "") for one, own in zip(sequences, models, strict=True)]
         complete = not any(own and model is None for own, model in zip(models, chosen, strict=True))
-        if not complete or self._left <= 0 or ids != self._ids:
-            options = _Options(self._costs, self._acceptance, sequences, models, batch, most)
-            chosen, self._ids = self._choose(options, chosen if complete else None), ids
-            for sequence, model in zip(sequences, chosen, strict=True):
-                sequence.model_drafter = None if model is None else model.name
-        self._left -= 1
+        if all(len(own) < 2 for own in models):
+            chosen = [next(iter(own.values()), None) for own in models]
+        elif not complete or self._left <= 0 or self._ids != {sequence.id for sequence in sequences}:
+            options = _Options(self._costs, self._acceptance, self._lengths, sequences, models, batch, most)
+            chosen = self._choose(options, chosen if complete else None)
+            self._ids = {sequence.id for sequence in sequences}
+        for sequence, model in zip(sequences, chosen, strict=True):
+            sequence.model_drafter = None if model is None else model.name
+        self._left -= 1 if all(model is None or model.ready for model in chosen) else _STEP_OF_INTAKE
         self._since_trial += 1
         return chosen
 
@@ -111,12 +113,26 @@ class DrafterChoice:
         self._left, none = _STEPS, Choice([None] * len(best))
         for kind in options.kinds:
             tried = options.with_trial(kind, best)
-            hopeful = options.rate(tried, hoped=kind) > WORTH * options.rate(best)
-            drafts = options.rate(tried) > options.rate(none)  # otherwise it would not take in the texts
-            if tried != best and drafts and (hopeful or self._since_trial >= _PERIOD):
-                self._left, self._since_trial = _TRIAL, 0
+            if tried == best:
+                continue
+            hopeful, due = options.rate(tried, hoped=kind) > WORTH * options.rate(best), self._since_trial >= _PERIOD
+            pays = options.rate(tried) > options.rate(none)  # otherwise it would not draft
+            if due:
+                self._since_trial = 0
+            if due and not pays:
+                self._fade_evidence(kind, tried, options.sequences)
+            elif pays and (hopeful or due):
+                self._left = _TRIAL
                 return tried
         return best
+
+    def _fade_evidence(self, kind: DrafterName, choice: Choice, sequences: Sequence[DecodeSequence]) -> None:
+        """Halves the evidence against a drafter that would not even draft in a trial."""
+        keys = {
+            s.evidence_key(kind) for s, model in zip(sequences, choice, strict=True) if model and model.name == kind
+        }
+        for key in keys:
+            self._acceptance.fade(key, 0.5)
 
 
 @dataclass(slots=True)
@@ -125,6 +141,7 @@ class _Options:
 
     costs: StepCosts
     acceptance: Acceptance
+    lengths: AnswerLengths
     sequences: Sequence[DecodeSequence]
     models: Sequence[Mapping[DrafterName, DraftingModel]]
     batch: Batch
@@ -142,7 +159,7 @@ class _Options:
         yield [
             max(
                 own.values(),
-                key=lambda model: _rate(seconds[model.name], self._tokens(i, model), model.prefill_seconds),
+                key=lambda model: _rate(seconds[model.name], self._tokens(i, model), self._intake(i, model)),
                 default=None,
             )
             for i, own in enumerate(self.models)
@@ -160,13 +177,13 @@ class _Options:
     def rate(self, choice: Choice, hoped: DrafterName | None = None) -> float:
         """Returns the expected tokens per second. `hoped`: a drafter whose acceptance is taken to be as high as its few
         drafts allow."""
-        models = [model for model in choice if model is not None]
-        seconds = self.costs.together({model.name for model in models}, self.batch, self.most)
-        tokens = [0.0] * len(seconds)
+        seconds = self.costs.together({model.name for model in choice if model is not None}, self.batch, self.most)
+        tokens, intake = [0.0] * len(seconds), 0.0
         for i, model in enumerate(choice):
             own = [1.0] if model is None else self._tokens(i, model, hoped=model.name == hoped)
             tokens = [total + own[min(depth, len(own) - 1)] for depth, total in enumerate(tokens)]
-        return _rate(seconds, tokens, sum(model.prefill_seconds for model in models) / len(choice))
+            intake += 0.0 if model is None else self._intake(i, model)
+        return _rate(seconds, tokens, intake / len(choice))
 
     def _tokens(self, i: int, model: DraftingModel, *, hoped: bool = False) -> Sequence[float]:
         sequence = self.sequences[i]
@@ -174,9 +191,11 @@ class _Options:
         expected = self.acceptance.hoped_tokens if hoped else self.acceptance.expected_tokens
         return expected(sequence, model.name, most)
 
+    def _intake(self, i: int, model: DraftingModel) -> float:
+        """Returns the seconds that taking in the text adds to each token to come."""
+        return model.prefill_seconds / max(1.0, min(_HORIZON, self.lengths.expected_remaining(self.sequences[i])))
 
-def _rate(seconds: Sequence[float], tokens: Sequence[float], prefill_seconds: float) -> float:
-    """Returns the tokens per second at the best depth, with the time to take in a text spread over the tokens to
-    come."""
-    each = min(step / count for step, count in zip(seconds, tokens, strict=False))
-    return 1 / (each + prefill_seconds / _HORIZON)
+
+def _rate(seconds: Sequence[float], tokens: Sequence[float], intake: float) -> float:
+    """Returns the tokens per second at the best depth. `intake`: seconds that taking in texts adds to a token."""
+    return 1 / (min(step / count for step, count in zip(seconds, tokens, strict=False)) + intake)
