@@ -43,7 +43,7 @@ exactness: $(DEV) ## does the measurement find every planted difference, and doe
 faults: $(DEV) ## kills, full disks, floods … under traffic, drawn from a seed (ten minutes; ARGS="--minutes 30", "--prove")
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.faults $(ARGS)
 
-heads: $(DEV) $(REAL) ## are draft heads read right, fed right, and does no text depend on them? (twelve minutes; ARGS="--only PART")
+heads: $(DEV) $(REAL) ## are draft heads read right, fed right, and does no text depend on them? (half an hour; ARGS="--only PART")
 	@$(BIN)/python -m tests.heads $(ARGS)
 
 models: $(DEV) ## every text architecture of the installed mlx-lm: served, and with its own texts (ten minutes; ARGS="--only NAME")
@@ -123,7 +123,7 @@ bench-grammar: $(RUN) $(IF_REAL) ## what does a grammar cost, and what does spec
 bench-harness: $(RUN) $(IF_REAL) ## does the acceptance harness measure what a bare client does? (about ten minutes)
 	@$(BIN)/python -m benchmarks.harness $(ARGS)
 
-bench-heads: $(RUN) $(REAL) ## what does a draft head gain, and what does a useless one cost? (an hour and a half; ARGS="--only PART")
+bench-heads: $(RUN) $(REAL) ## what does a draft head gain, and what does a useless one cost? (two hours; ARGS="--only PART")
 	@$(BIN)/python -m benchmarks.heads $(ARGS)
 
 bench-http: $(RUN) $(IF_REAL) ## what does HTTP cost beside gRPC? (about five minutes)

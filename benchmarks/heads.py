@@ -1,4 +1,4 @@
-"""`make bench-heads`: what does a draft head gain (about an hour and a half; --only PART for one part)?
+"""`make bench-heads`: what does a draft head gain (about two hours; --only PART for one part)?
 
     pair         the embedded pair with its head: the head against the draft model, and the automatic choice of the two
     real         SmolLM2-135M-Instruct, or --model, with its head, against autoregressive decoding and prompt lookup

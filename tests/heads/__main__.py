@@ -1,6 +1,6 @@
 """`python -m tests.heads`: are draft heads read right, fed right, and does no text depend on them?
 
-It takes about twelve minutes. Numbers: each published layout gives the logits of an independent forward at draft
+It takes about half an hour. Numbers: each published layout gives the logits of an independent forward at draft
 positions 1 to 3, and heads of other families are refused by name. States: a head is fed each hidden state once, as a
 forward of its own computes it, after slices, rollbacks and prefix hits; a perfect head is accepted whole. Controls: the
 trained heads are accepted less when they are used in a wrong way. Texts: with drafts that are partly
