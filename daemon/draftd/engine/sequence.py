@@ -174,7 +174,8 @@ class DecodeSequence:
     def first_drafter(self) -> DrafterName | None:
         """The drafter that takes in its prompt before it joins the running sequences: of a draft model and a draft head
         the one that was chosen."""
-        return self.model_drafter or self.drafter if self.drafter in MODEL_DRAFTERS else self.drafter
+        chosen = self.model_drafter if self.drafter in MODEL_DRAFTERS else None
+        return chosen or self.drafter
 
     @property
     def drafters(self) -> frozenset[DrafterName]:

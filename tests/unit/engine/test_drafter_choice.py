@@ -1,5 +1,5 @@
-"""Of a draft model and a draft head each text gets the faster one: against each alone, on a machine whose time is made
-up."""
+"""The choice between a draft model and a draft head is as fast as the better of the two, on a machine whose time is
+made up."""
 
 from __future__ import annotations
 
@@ -67,13 +67,12 @@ class Decoding:
         self._simulation = Simulation(machine, MOST, prices=prices, target=Target, drafters=drafters)
         self._plan = automatic(MOST, *names)
 
-    def seconds(self, answers: int, rows: int, *workloads: WorkloadClass, prompt: int = 64) -> float:
-        """Returns the seconds that so many answers of each workload take, `rows` at a time."""
+    def seconds(self, batches: int, rows: int, workload: WorkloadClass, prompt: int = 64) -> float:
+        """Returns the seconds that so many batches of `rows` answers take."""
         began = self._machine.now
-        for workload in workloads:
-            for _ in range(answers):
-                asked = [request([1] * prompt, self._plan, max_tokens=TOKENS) for _ in range(rows)]
-                self._simulation.run([replace(one, workload=workload) for one in asked])
+        for _ in range(batches):
+            requests = [request([1] * prompt, self._plan, max_tokens=TOKENS) for _ in range(rows)]
+            self._simulation.run([replace(each, workload=workload) for each in requests])
         return self._machine.now - began
 
 
@@ -116,7 +115,7 @@ def test_choice_follows_drafter_that_becomes_better() -> None:
 
 
 def test_text_too_long_for_draft_model_to_take_in_leaves_choice_to_head() -> None:
-    """Its prompt would cost the draft model as much as 300 of the answer's tokens."""
+    """The draft model would need as long for the prompt as for 300 tokens of an answer."""
     both = Decoding(rates_of((0.9, 0.9), (0.6, 0.6)), *BOTH)
     both.seconds(5, 1, CODE, prompt=100_000)
     assert both.drafters[DRAFT_MODEL].longest_slice == 0

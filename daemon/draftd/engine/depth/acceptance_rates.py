@@ -19,8 +19,8 @@ from draftd.engine.sequence import DecodeSequence, Key, SequenceEvidence
 
 GUESS = 0.6  # rate of the first position before anything was drafted
 PERFECT = 0.97  # the highest rate that a trial hopes for
-BONUS = 0.5  # how far acceptance may exceed its estimate after one draft; falls with the square root of drafts
 
+_BONUS = 0.5  # how far acceptance may exceed its estimate before the first draft
 _FEW = 64  # drafts from which on acceptance is known
 _CLASS_MEMORY, _POOL_MEMORY = 150.0, 300.0  # drafts
 _GUESS_WEIGHT, _POOL_WEIGHT, _CLASS_WEIGHT = 2.0, 4.0, 4.0  # weight of the prior, in drafts
@@ -86,8 +86,8 @@ class Acceptance:
         few."""
         key, own = sequence.evidence_key(kind), sequence.evidence.get(kind)
         drafts = self.drafted_count(key, 1)
-        bonus = BONUS / math.sqrt(drafts + 1) if drafts < _FEW else 0.0
-        rates = [min(PERFECT, rate + bonus) for rate in self.rates(key)]
+        more = bonus(drafts) if drafts < _FEW else 0.0
+        rates = [min(PERFECT, rate + more) for rate in self.rates(key)]
         return expected_by_depth(rates, 1.0 if own is None else own.odds, most)
 
     def drafted_count(self, key: Key, position: int) -> float:
@@ -128,6 +128,11 @@ class Acceptance:
         return _shrunk(evidence, self.rates(_all_texts(key)), _CLASS_WEIGHT, _CLASS_WEIGHT)
 
 
+def bonus(drafts: float) -> float:
+    """Returns how far acceptance may exceed its estimate after so many drafts."""
+    return _BONUS / math.sqrt(drafts + 1)
+
+
 def _all_texts(key: Key) -> Key:
     return key[0], key[1], key[2], None
 
@@ -165,6 +170,7 @@ def expected_by_depth(rates: Sequence[float], odds: float, most: int) -> list[fl
     return out
 
 
+_HORIZON = 128.0  # tokens within which a drafter's prefill must pay off
 _LENGTH_GUESS, _LENGTH_WEIGHT, _LENGTH_MEMORY = 128.0, 4.0, 64.0  # in tokens; in answers; in answers
 
 
@@ -188,6 +194,10 @@ class AnswerLengths:
         has emitted, as for an exponential distribution, limited by what it and its peer allow."""
         answers, tokens = self._sum(sequence.request.workload)
         return min(float(sequence.remaining), sequence.granted, tokens / answers)
+
+    def horizon(self, sequence: DecodeSequence) -> float:
+        """Returns the tokens within which a prefill by a drafter must pay off."""
+        return min(_HORIZON, self.expected_remaining(sequence))
 
     def _sum(self, workload: WorkloadClass) -> tuple[float, float]:
         return self._sums.get(workload, (_LENGTH_WEIGHT, _LENGTH_WEIGHT * _LENGTH_GUESS))

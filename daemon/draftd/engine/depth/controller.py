@@ -28,7 +28,6 @@ from draftd.engine.step import DecodeStep, DraftPlan, DraftState, SequenceDraft,
 
 _log = logging.getLogger(__name__)
 
-_HORIZON = 128  # tokens within which taking in a text must pay off
 _COSTED_LAG = 2  # tokens that a draft's first forward takes in anyway
 _FADE_STEPS, _FADE = 16, 0.85  # fading of a parked sequence's own evidence
 
@@ -260,7 +259,7 @@ class DepthControl:
         """Whether the drafter's time for these texts is regained over the tokens that remain to them."""
         if not then.depth or then.rate < now.rate * WORTH:
             return False
-        tokens = size * max(min(_HORIZON, self.lengths.expected_remaining(c.sequence)) for c in waiting)
+        tokens = size * max(self.lengths.horizon(c.sequence) for c in waiting)
         return tokens / now.rate - tokens / then.rate > sum(c.prefill_seconds for c in waiting)
 
     def catch_up(self, drafters: Mapping[DrafterName, Drafter], chunk: int) -> None:

@@ -28,10 +28,9 @@ LAG = 16  # tokens that a drafter may lag and still catch up within a step
 _PREFILL_SHARE = 1 / 64  # of a plain step: a drafter's time for a prompt token, if unmeasured
 _STEPS = 12  # between two choices
 _TRIAL = 4  # steps of a trial
-_STEP_OF_INTAKE = 1 / 16  # what counts of a step before which a drafter has a text to take in
+_PREFILLING_STEP = 1 / 16  # what counts of a step in which a chosen drafter still prefills
 _PERIOD = 300  # steps after which a drafter is tried again that is not expected to be the faster one
 _STAYS = 0.98  # a batch keeps its drafters if they give at least this share of the best rate
-_HORIZON = 128  # tokens within which taking in a text must pay off
 
 
 class DraftingModel(NamedTuple):
@@ -77,17 +76,18 @@ class DrafterChoice:
     ) -> Choice:
         """Returns the drafters with weights for the next step of sequences that each draft up to `most` tokens."""
         models = [self._models(sequence, drafters) for sequence in sequences]
-        chosen: Choice = [own.get(one.model_drafter or "") for one, own in zip(sequences, models, strict=True)]
-        complete = not any(own and model is None for own, model in zip(models, chosen, strict=True))
         if all(len(own) < 2 for own in models):
-            chosen = [next(iter(own.values()), None) for own in models]
-        elif not complete or self._left <= 0 or self._ids != {sequence.id for sequence in sequences}:
-            options = _Options(self._costs, self._acceptance, self._lengths, sequences, models, batch, most)
-            chosen = self._choose(options, chosen if complete else None)
-            self._ids = {sequence.id for sequence in sequences}
+            chosen: Choice = [next(iter(own.values()), None) for own in models]
+        else:
+            chosen = [own.get(one.model_drafter or "") for one, own in zip(sequences, models, strict=True)]
+            complete = not any(own and model is None for own, model in zip(models, chosen, strict=True))
+            ids = {sequence.id for sequence in sequences}
+            if not complete or self._left <= 0 or ids != self._ids:
+                options = _Options(self._costs, self._acceptance, self._lengths, sequences, models, batch, most)
+                chosen, self._ids = self._choose(options, chosen if complete else None), ids
         for sequence, model in zip(sequences, chosen, strict=True):
             sequence.model_drafter = None if model is None else model.name
-        self._left -= 1 if all(model is None or model.ready for model in chosen) else _STEP_OF_INTAKE
+        self._left -= 1 if all(model is None or model.ready for model in chosen) else _PREFILLING_STEP
         self._since_trial += 1
         return chosen
 
@@ -159,7 +159,7 @@ class _Options:
         yield [
             max(
                 own.values(),
-                key=lambda model: _rate(seconds[model.name], self._tokens(i, model), self._intake(i, model)),
+                key=lambda model: _rate(seconds[model.name], self._tokens(i, model), self._prefill_share(i, model)),
                 default=None,
             )
             for i, own in enumerate(self.models)
@@ -178,12 +178,12 @@ class _Options:
         """Returns the expected tokens per second. `hoped`: a drafter whose acceptance is taken to be as high as its few
         drafts allow."""
         seconds = self.costs.together({model.name for model in choice if model is not None}, self.batch, self.most)
-        tokens, intake = [0.0] * len(seconds), 0.0
+        tokens, prefill = [0.0] * len(seconds), 0.0
         for i, model in enumerate(choice):
             own = [1.0] if model is None else self._tokens(i, model, hoped=model.name == hoped)
             tokens = [total + own[min(depth, len(own) - 1)] for depth, total in enumerate(tokens)]
-            intake += 0.0 if model is None else self._intake(i, model)
-        return _rate(seconds, tokens, intake / len(choice))
+            prefill += 0.0 if model is None else self._prefill_share(i, model)
+        return _rate(seconds, tokens, prefill / len(choice))
 
     def _tokens(self, i: int, model: DraftingModel, *, hoped: bool = False) -> Sequence[float]:
         sequence = self.sequences[i]
@@ -191,11 +191,11 @@ class _Options:
         expected = self.acceptance.hoped_tokens if hoped else self.acceptance.expected_tokens
         return expected(sequence, model.name, most)
 
-    def _intake(self, i: int, model: DraftingModel) -> float:
-        """Returns the seconds that taking in the text adds to each token to come."""
-        return model.prefill_seconds / max(1.0, min(_HORIZON, self.lengths.expected_remaining(self.sequences[i])))
+    def _prefill_share(self, i: int, model: DraftingModel) -> float:
+        """Returns the drafter's prefill seconds for each token that the sequence may still emit."""
+        return model.prefill_seconds / max(1.0, self.lengths.horizon(self.sequences[i]))
 
 
-def _rate(seconds: Sequence[float], tokens: Sequence[float], intake: float) -> float:
-    """Returns the tokens per second at the best depth. `intake`: seconds that taking in texts adds to a token."""
-    return 1 / (min(step / count for step, count in zip(seconds, tokens, strict=False)) + intake)
+def _rate(seconds: Sequence[float], tokens: Sequence[float], prefill: float) -> float:
+    """Returns the tokens per second at the best depth. `prefill`: a drafter's prefill seconds for each token."""
+    return 1 / (min(step / count for step, count in zip(seconds, tokens, strict=False)) + prefill)

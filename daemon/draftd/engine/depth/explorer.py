@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from draftd.core import DrafterName
-from draftd.engine.depth.acceptance_rates import BONUS, PERFECT, Acceptance, expected_by_depth
+from draftd.engine.depth.acceptance_rates import PERFECT, Acceptance, bonus, expected_by_depth
 from draftd.engine.depth.costs import StepCosts
 from draftd.engine.depth.estimate import BestDepths, DepthCandidate, StepEstimate
 from draftd.engine.sequence import DecodeSequence
@@ -242,7 +242,7 @@ class Explorer:
         for c in chosen:
             assert c.key is not None
             rates = [
-                min(PERFECT, rate + BONUS / math.sqrt(self._acceptance.drafted_count(c.key, i) + 1))
+                min(PERFECT, rate + bonus(self._acceptance.drafted_count(c.key, i)))
                 for i, rate in enumerate(self._acceptance.rates(c.key)[: c.most], 1)
             ]
             own = c.sequence.evidence.get(c.key[0])
@@ -268,7 +268,7 @@ class Explorer:
                 at = min(depth, c.most)
                 if at > 1 and depth > best.depth and c.key is not None:
                     reach = c.draft[at - 1] - c.draft[at - 2]
-                    hope += reach * BONUS / math.sqrt(self._acceptance.drafted_count(c.key, at) + 1)
+                    hope += reach * bonus(self._acceptance.drafted_count(c.key, at))
             uncertainty = self._costs.depth_uncertainty(first.drafter, estimate.batch, depth)
             if hope < best.rate * seconds * math.exp(-uncertainty):
                 continue

@@ -23,7 +23,7 @@ from draftd.engine.features import Features
 from draftd.engine.sampling.transforms import Sampling
 from draftd.models.mtp import MTPHead
 
-_WAITING = 128  # hidden states of a text that may wait, before they are taken in
+_WAITING = 128  # hidden states of a text for which no cache entries are computed yet, at most
 _WIDE = 8  # waiting states that a forward which drafts may take in
 
 
