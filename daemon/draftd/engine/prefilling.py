@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from draftd.core import DrafterName, FinishReason, Origin
+from draftd.core import MODEL_DRAFTERS, DrafterName, FinishReason, Origin
 from draftd.engine.delivery import Delivery
 from draftd.engine.drafting import DraftDispatch
 from draftd.engine.fair_share import FairShare
@@ -235,10 +235,11 @@ class Prefilling:
     def _begin(self, sequence: DecodeSequence) -> PendingPrompt:
         if not sequence.emitted:  # else another target began it
             sequence.stats.scheduled = self._clocks.now()
-        drafter = sequence.drafter
-        if drafter is not None and drafter not in self._drafting.offered:
-            sequence.degrade(f"the {drafter.replace('_', ' ')} is not loaded")
-            sequence.take_proposals()
+        drafter, offered = sequence.drafter, self._drafting.offered
+        if drafter is not None and drafter not in offered:
+            others = sequence.plan.alternatives & offered.intersection(MODEL_DRAFTERS)
+            reason = f"the {drafter.replace('_', ' ')} is not loaded"
+            sequence.lower(sequence.own_most, offered if others else (), reason)
         cached = self._steps.target.cached_prefix(sequence.tokens[:-1]) if sequence.shares else None
         prompt = PendingPrompt(sequence, cached)
         for other in self._line.sequences:

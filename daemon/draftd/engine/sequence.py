@@ -216,12 +216,15 @@ class DecodeSequence:
         if self.degraded or plan.drafter in (None, PEER):
             return
         kept = plan.alternatives & {PEER, *drafters}
-        if not most or {plan.drafter, PROMPT_LOOKUP}.isdisjoint(drafters):
+        usable = (plan.drafter, *sorted(plan.alternatives.intersection(MODEL_DRAFTERS)), PROMPT_LOOKUP)
+        first = next((kind for kind in usable if kind in drafters), None)  # prompt lookup needs only the text
+        if not most or first is None:
             self.plan = replace(plan, alternatives=kept)
             self.degrade(reason)
             self.take_proposals()
-        elif plan.drafter not in drafters:  # prompt lookup needs only the text
-            self.plan = replace(plan, drafter=PROMPT_LOOKUP, alternatives=kept & {PEER})
+        elif first != plan.drafter:
+            others = kept & {PEER} if first == PROMPT_LOOKUP else kept - {first}
+            self.plan = replace(plan, drafter=first, alternatives=others)
             self._bound(most, reason)
         else:
             self.plan = replace(plan, alternatives=kept)

@@ -8,10 +8,10 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from draftd.core import DRAFT_HEAD, DecodeRequest
+from draftd.core import DRAFT_HEAD, DRAFT_MODEL, DecodeRequest
 from draftd.engine.drafters.registry import DrafterNeeds, DrafterRegistry
 from draftd.engine.pair import LoadedModels, load_models
-from tests.rig import Collected, autoregressive, request, speculative
+from tests.rig import Collected, automatic, autoregressive, request, speculative
 from tests.rigged_head import TOLERANCE_OF_STATES, RiggedHead, check_fed
 from tests.unit.engine.conftest import Running
 
@@ -116,3 +116,16 @@ def test_exact_engine_drafts_with_its_head_and_gives_the_plain_texts(
     sinks = decoded(engine, asked(prompts))
     assert [sink.tokens for sink in sinks] == texts
     assert acceptance(sinks) > 0.3
+
+
+def test_text_whose_draft_model_is_not_loaded_is_drafted_by_head_of_its_plan(
+    running: Start, nano_pair, prompts: list[list[int]]
+) -> None:
+    engine = running(lambda: load_models(nano_pair.target, nano_pair.draft, progress=lambda line: None))
+    texts = engine.answer(*asked(prompts, autoregressive()))
+    engine.worker.keep(frozenset({DRAFT_HEAD})).result(60)
+    sinks = decoded(engine, asked(prompts, automatic(3, DRAFT_MODEL, DRAFT_HEAD)))
+    assert [sink.tokens for sink in sinks] == texts
+    outcomes = {(sink.done.lowered, sink.done.degraded) for sink in sinks}
+    assert outcomes == {("the draft model is not loaded", "")}
+    assert sum(sink.done.stats.counts.drafted for sink in sinks) > 0
