@@ -31,7 +31,7 @@ from training.heads.questions import (
     read_tokenizer,
 )
 from training.heads.rows import Batches, DrawnText, frequent_ids, read_text
-from training.heads.target import Shape, read_weights
+from training.heads.target import Shape, product_type, read_weights
 from training.heads.text import Drawing, Template, draw
 from training.heads.train import Plan, Training
 
@@ -72,11 +72,11 @@ RECIPES = {
         rows=Questions,
         rows_per_chunk=144,
         tokens=2_000_000,
-        draw_minutes=48,
+        draw_minutes=32,
         vocabulary=8192,
         rows_per_step=8,
         branch_scale=0.0,
-        plan=Plan(minutes=48),
+        plan=Plan(minutes=55),
     ),
     "embedded": Recipe(
         model=NANO / "target",
@@ -182,6 +182,7 @@ class Outcome:
             "tokens drawn, in answers": f"{text.tokens:,}, {text.answer_tokens:,}",
             "steps, passes, pairs": f"{log['step']}, {log['passes']}, {log['pairs']:,}",
             "minutes of training on two cores": f"{log['seconds'] / 60:.1f}",
+            "products": str(product_type()).removeprefix("torch."),
             "vocabulary": f"{recipe.vocabulary:,} ids",
             "type": self.kind,
             "accepted at temperature 1, positions 0 to 2": ", ".join(f"{v:.3f}" for v in self.figures.accepted),

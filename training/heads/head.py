@@ -6,6 +6,7 @@ the head's own output of step s - 1 at pair p - 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from training.heads.target import Shape, rope_tables, rotate
+from training.heads.target import Shape, product, product_type, rope_tables, rotate
 
 KeysValues = tuple[Tensor, Tensor]
 NEVER = float("-inf")
@@ -120,7 +121,7 @@ class DraftHead(nn.Module):
         """Returns y for each pair of (embedding of token p + 1, hidden state): all of shape (rows, time, dim)."""
         pair = torch.cat((self.pre_fc_norm_embedding(embedded), self.pre_fc_norm_hidden(hidden)), dim=-1)
         time = embedded.shape[1]
-        u = self.layers[0](self.fc(pair), self.cos[:time], self.sin[:time], chain)
+        u = self.layers[0](self.fc(pair).float(), self.cos[:time], self.sin[:time], chain)
         return self.norm(u)
 
     def unroll(self, embedded: Tensor, hidden: Tensor, steps: int) -> list[Tensor]:
@@ -134,23 +135,31 @@ class DraftHead(nn.Module):
         return outputs
 
 
-class SoftCrossEntropy(torch.autograd.Function):
-    """Sum of the cross-entropies of `states @ embedding.T` against `goal`; the gradient reuses the logits' memory."""
+class HybridLoss(torch.autograd.Function):
+    """Sum over positions of λ KL(p, q) + (1 - λ) TV(p, q), with λ = exp(-η α): the hybrid LK loss of Samarin et al.
+    (2026, arXiv 2602.23881). 1 - TV is the accepted share α = Σ min(p, q), which a small head gets more of if it is
+    trained for it. Early, when α is low, KL leads, whose gradient does not vanish.
+
+    Returns the loss without its constant, the entropy of p. The gradient reuses the logits' memory."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, embedding: Tensor, goal: Tensor) -> Tensor:
-        """states: (count, dim), embedding: (vocab, dim), goal: distributions (count, vocab)."""
-        logits = functional.linear(states, embedding)
-        normal = torch.logsumexp(logits, dim=-1, keepdim=True)
-        loss = normal.sum() - torch.dot(logits.view(-1), goal.view(-1))
-        probabilities = logits.sub_(normal).exp_()
-        ctx.save_for_backward(probabilities.sub_(goal) @ embedding)
-        return loss
+    def forward(ctx: Any, states: Tensor, embedding: Tensor, p: Tensor, eta: float) -> Tensor:
+        """states: (count, dim), embedding: (vocab, dim), p: the goal, distributions (count, vocab)."""
+        log_q = torch.log_softmax(product(states, embedding), dim=-1)
+        cross_entropy = -torch.dot(log_q.view(-1), p.view(-1))
+        q = log_q.exp_()
+        accepted = torch.minimum(p, q).sum()
+        share = math.exp(-eta * float(accepted) / max(len(p), 1))
+        q_below = q * (q < p)  # raising these raises the accepted share
+        slope = q * q_below.sum(dim=-1, keepdim=True) - q_below
+        gradient = q.sub_(p).mul_(share).add_(slope, alpha=1 - share)
+        ctx.save_for_backward(product(gradient, embedding.T))
+        return share * cross_entropy + (1 - share) * (len(p) - accepted)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None, None]:
         (states_gradient,) = ctx.saved_tensors
-        return states_gradient * gradients[0], None, None
+        return states_gradient * gradients[0], None, None, None
 
 
 @dataclass(frozen=True)
@@ -167,13 +176,17 @@ class PaddedRows:
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss's parts: KL against the target over the trimmed vocabulary, and cross-entropy of the drawn token."""
+    """The loss's parts. The goal is the target's distribution over the trimmed vocabulary, with a share of the drawn
+    token."""
 
     embedding: Tensor
     """The target's embedding: (vocab, dim)."""
     ids: Tensor
     """Ascending target ids of the trimmed vocabulary."""
-    kl_share: float = 0.9
+    target_share: float = 0.9
+    """The target's share of the goal."""
+    eta: float = 3.0
+    """How fast the loss turns from KL to TV as more is accepted; 0 is KL alone."""
     step_weights: Sequence[float] = (1.0, 0.7, 0.5)
 
     def trimmed(self) -> tuple[Tensor, Tensor]:
@@ -188,31 +201,33 @@ class UnrolledLoss:
 
     def __init__(self, objective: Objective) -> None:
         self.objective = objective
-        self.vocabulary, self.places = objective.trimmed()
+        vocabulary, self.places = objective.trimmed()
+        self.vocabulary = vocabulary.to(product_type())
 
     @torch.no_grad()
-    def goals(self, batch: PaddedRows) -> tuple[Tensor, float]:
-        """Returns the goal distribution of each counting pair, and the sum of their entropies in nats."""
+    def goals(self, batch: PaddedRows) -> Tensor:
+        """Returns the goal distribution of each counting pair: (count, trimmed vocabulary)."""
         after = functional.pad(batch.hidden[:, 1:], (0, 0, 0, 1))[batch.counts]
-        goal = functional.linear(after, self.vocabulary)
-        goal = goal.sub_(torch.logsumexp(goal, dim=-1, keepdim=True)).exp_().mul_(self.objective.kl_share)
+        goal = torch.softmax(product(after, self.vocabulary), dim=-1).mul_(self.objective.target_share)
         drawn = self.places[functional.pad(batch.tokens[:, 2:], (0, 1))[batch.counts]]
         in_vocabulary = drawn >= 0
-        goal[in_vocabulary.nonzero()[:, 0], drawn[in_vocabulary]] += 1 - self.objective.kl_share
-        goal[~in_vocabulary] /= self.objective.kl_share
-        entropy = -torch.dot(goal.view(-1), goal.clamp(min=1e-20).log().view(-1))
-        return goal, float(entropy)
+        goal[in_vocabulary.nonzero()[:, 0], drawn[in_vocabulary]] += 1 - self.objective.target_share
+        goal[~in_vocabulary] /= self.objective.target_share
+        return goal
 
     def __call__(self, head: DraftHead, batch: PaddedRows, steps: int) -> tuple[Tensor, float]:
-        """Returns the weighted loss sum, for the gradient, and the sum of step 0's divergences in nats."""
-        goal, entropy = self.goals(batch)
-        outputs = head.unroll(functional.embedding(batch.tokens[:, 1:], self.objective.embedding), batch.hidden, steps)
+        """Returns the weighted loss sum, for the gradient, and the sum of step 0's losses."""
+        goal = self.goals(batch)
+        embedded = functional.embedding(batch.tokens[:, 1:], self.objective.embedding)
+        fast = product_type()
+        with torch.autocast("cpu", fast, enabled=fast != torch.float32):
+            outputs = head.unroll(embedded, batch.hidden, steps)
         total, first = torch.zeros(()), 0.0
         for step, y in enumerate(outputs):
             counts = batch.counts.clone()
             counts[:, :step] = False
             some = goal if bool((counts == batch.counts).all()) else goal[counts[batch.counts]]
-            loss = SoftCrossEntropy.apply(y[counts], self.vocabulary, some)
+            loss = HybridLoss.apply(y[counts], self.vocabulary, some, self.objective.eta)
             total = total + self.objective.step_weights[step] * loss
-            first = first or loss.item() - entropy
+            first = first or loss.item()
         return total, first
