@@ -17,9 +17,10 @@ from torch import Tensor, nn
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 
 
-def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
-    """Returns approximately the nearest orthogonal matrix of each matrix in a stack (count, rows, columns)."""
-    x = g.bfloat16()
+def orthogonalise(g: Tensor, steps: int = 5, products: torch.dtype = torch.bfloat16) -> Tensor:
+    """Returns approximately the nearest orthogonal matrix of each matrix in a stack (count, rows, columns). `products`:
+    the type that it computes in."""
+    x = g.to(products)
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT
@@ -34,8 +35,19 @@ def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Applies Nesterov momentum, orthogonalised in batches of up to a dozen matrices of one shape."""
 
-    def __init__(self, params: list[nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.0) -> None:
+    def __init__(
+        self,
+        params: list[nn.Parameter],
+        lr: float,
+        momentum: float = 0.95,
+        decay: float = 0.0,
+        *,
+        steps: int = 5,
+        products: torch.dtype = torch.bfloat16,
+    ) -> None:
+        """`steps` and `products` are those of `orthogonalise`."""
         super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
+        self._steps, self._products = steps, products
         self.map: Callable[[Callable[[Any], None], list[Any]], None] = lambda work, items: (
             [work(i) for i in items] and None
         )
@@ -60,7 +72,7 @@ class Muon(torch.optim.Optimizer):
             updates.append(p.grad.lerp(buffer, group["momentum"]))
         rows, columns = params[0].shape
         scale = max(1.0, rows / columns) ** 0.5
-        for p, u in zip(params, orthogonalise(torch.stack(updates)), strict=True):
+        for p, u in zip(params, orthogonalise(torch.stack(updates), self._steps, self._products), strict=True):
             p.mul_(1 - group["lr"] * group["decay"])
             p.add_(u.to(p.dtype), alpha=-group["lr"] * scale)
 

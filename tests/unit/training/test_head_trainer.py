@@ -40,6 +40,32 @@ def train(work: Path, *options: str) -> str:
     return done.stdout
 
 
+GRADIENTS = """
+import math
+import torch
+from training.heads.head import HybridLoss
+
+torch.manual_seed(0)
+states, embedding = torch.randn(5, 8, requires_grad=True), torch.randn(20, 8)
+p, eta = torch.softmax(2 * torch.randn(5, 20), dim=-1), 3.0
+HybridLoss.apply(states, embedding, p, eta).backward()
+given, states.grad = states.grad, None
+log_q = torch.log_softmax(states @ embedding.T, dim=-1)
+accepted = torch.minimum(p, log_q.exp()).sum()
+share = math.exp(-eta * accepted.item() / 5)
+(-share * (p * log_q).sum() + (1 - share) * (5 - accepted)).backward()
+assert 0.05 < share < 0.95
+torch.testing.assert_close(given, states.grad, rtol=1e-4, atol=1e-5)
+"""
+
+
+def test_gradient_of_hybrid_loss_is_that_of_its_formula() -> None:
+    done = subprocess.run(
+        [str(PYTHON), "-c", GRADIENTS], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def weights(model: Path) -> dict[str, mx.array]:
     arrays = mx.load(str(model / "mtp.safetensors"))
     assert isinstance(arrays, dict)
