@@ -237,7 +237,7 @@ class Prefilling:
             sequence.stats.scheduled = self._clocks.now()
         drafter, offered = sequence.drafter, self._drafting.offered
         if drafter is not None and drafter not in offered:
-            others = sequence.plan.alternatives & offered.intersection(MODEL_DRAFTERS)
+            others = sequence.drafters & offered.intersection(MODEL_DRAFTERS)
             reason = f"the {drafter.replace('_', ' ')} is not loaded"
             sequence.lower(sequence.own_most, offered if others else (), reason)
         cached = self._steps.target.cached_prefix(sequence.tokens[:-1]) if sequence.shares else None
