@@ -153,6 +153,15 @@ def test_failed_draft_explorations_become_ever_rarer() -> None:
     assert max(late) > 100
 
 
+def test_steps_of_texts_that_may_not_draft_save_no_time_for_trials() -> None:
+    simulation = started(machine(mild, 0.0))
+    simulation.run([ask(2000)])
+    budget = simulation.depth._explorer.budget
+    had = budget.seconds
+    simulation.run([ask(2000, autoregressive())])
+    assert budget.seconds == had
+
+
 def test_exploration_budget_refuses_trials_costing_more_than_its_balance() -> None:
     budget = ExplorationBudget(share=0.01)
     budget.record_step(1.0, 0.01)

@@ -40,12 +40,16 @@ class ExplorationBudget:
     def seconds(self) -> float:
         return self._seconds or 0.0
 
-    def record_step(self, seconds: float, plain: float, idle: Iterable[Hashable] = ()) -> None:
-        """Adds a step of `seconds` to the budget, limited by the seconds of a `plain` one. `idle`: subjects not tried
-        in it. The budget starts with one step's time."""
+    def record_step(
+        self, seconds: float, plain: float, idle: Iterable[Hashable] = (), *, explorable: bool = True
+    ) -> None:
+        """Adds a step of `seconds` to the budget, limited by the seconds of a `plain` one, if it was `explorable`: the
+        share is one of the time of texts that may be drafted for. `idle`: subjects not tried in the step. The budget
+        starts with one step's time."""
         self._passed += seconds
-        before = plain if self._seconds is None else self._seconds
-        self._seconds = min(before + self._share * seconds, _SAVED * plain)
+        if explorable:
+            before = plain if self._seconds is None else self._seconds
+            self._seconds = min(before + self._share * seconds, _SAVED * plain)
         for what in idle:
             since, wait = self._waits.get(what, (0, _FIRST_WAIT))
             self._waits[what] = (since + 1, wait)
@@ -151,11 +155,13 @@ class Explorer:
         self._surpassed = False  # whether the finished trial gave more tokens than expected
         self._cheaper = False  # whether its step cost at least a fifth less than expected
         self._idle: list[Hashable] = []  # subjects that might have been tried in the last planned step
+        self._explorable = False  # whether any sequence's depth was to be chosen in that step
         self.prefilling: list[DecodeSequence] = []  # sequences whose texts a trial's drafter should take in
 
     def choose(self, estimate: StepEstimate | None, best: BestDepths | None) -> Trial | None:
         """Returns a trial to run in the next step instead of the best depths, or None."""
         self._idle, self.prefilling = [], []
+        self._explorable = estimate is not None
         if estimate is None or best is None:
             return None
         trial, self._over = self._over, None
@@ -278,7 +284,7 @@ class Explorer:
 
     def record_step(self, trial: Trial | None, done: DecodeStep, seconds: float, plain: float) -> None:
         """Records a finished step, and the gain or loss if `trial` was run in it."""
-        self.budget.record_step(seconds, plain, self._idle if trial is None else ())
+        self.budget.record_step(seconds, plain, self._idle if trial is None else (), explorable=self._explorable)
         if trial is None:
             return
         tokens = sum(len(result.accepted) + 1 for result in done.sequences)
