@@ -70,6 +70,8 @@ class Cache:
 class ReferenceHead:
     """A head. `tensors` has the vendor's names, which begin with `mtp.`, and values."""
 
+    takes_normed_states = True
+
     def __init__(self, config: dict[str, Any], tensors: dict[str, Array], embedding: Array, lm_head: Array) -> None:
         text = config.get("text_config", config)
         rope = text.get("rope_parameters") or text
@@ -189,7 +191,7 @@ class Fixture:
     """The figures that a layout was computed to give: `logits` is ReferenceHead.logits(hidden[:-1], tokens[1:])."""
 
     tokens: Array  # (24,)
-    hidden: Array  # (24, hidden): the target's states after its final norm, by mlx-lm in fp32
+    hidden: Array  # (24, hidden): the target's states as the head takes them, by mlx-lm in fp32
     logits: Array  # (3, vocabulary)
 
 

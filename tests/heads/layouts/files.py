@@ -16,7 +16,7 @@ Config = dict[str, Any]
 MODEL_FILE = "model.safetensors"
 TORCH, MLX = {"format": "pt"}, {"format": "mlx"}  # metadata of safetensors
 _INDEX_FILE = "model.safetensors.index.json"
-_KINDS = {"BF16": np.uint16, "F32": np.float32, "U32": np.uint32, "I64": np.int64}
+_KINDS: dict[str, Any] = {"BF16": np.uint16, "F32": np.float32, "U32": np.uint32, "I64": np.int64, "BOOL": np.bool_}
 _KIND_NAMES = {np.dtype(kind): name for name, kind in _KINDS.items()}
 
 

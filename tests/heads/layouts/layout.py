@@ -18,6 +18,12 @@ class StoredHead:
     file: str  # relative to the folder that is written
     prefix: str  # of the head's names in that file
     norms_shifted: bool  # 1 + w is stored
+    other_prefixes: tuple[str, ...] = ()  # if there are several heads
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """Returns the beginnings of the names of all heads."""
+        return (self.prefix, *self.other_prefixes)
 
 
 RAW_IN_MODEL = StoredHead(MODEL_FILE, "mtp.", norms_shifted=False)
@@ -29,12 +35,20 @@ DRAFTER = StoredHead(f"drafter/{MODEL_FILE}", "", norms_shifted=True)
 
 @dataclass(frozen=True)
 class Layout:
-    """A published layout. `target` names the target's weights, which layouts share."""
+    """A published layout. `target` names the target's weights, which layouts share. `taps`: the layers whose inputs the
+    head takes, in order; input 0 is the embedding, input n of n layers is the last layer's output before the final
+    norm. A head without taps takes the last states."""
 
     name: str
     target: str
     head: StoredHead
     writer: Writer
+    taps: tuple[int, ...] = ()
+
+    @property
+    def states_of(self) -> str:
+        """Returns the name of the states that the head takes: layouts with the same one are fed the same."""
+        return "_".join([self.target, *map(str, self.taps)])
 
     @property
     def is_drafter(self) -> bool:
