@@ -11,24 +11,51 @@ import mlx.core as mx
 
 from draftd.engine.cache.model_layers import record_states
 from draftd.engine.drafters.base import DraftSequence
+from draftd.engine.drafters.block import BlockDrafter
+from draftd.engine.drafters.chained import ChainedDrafter
 from draftd.engine.drafters.draft_head import DraftHead
 from draftd.engine.features import Features
 from draftd.engine.pair import LoadedModels
-from draftd.models.mtp import MTPHead, TargetParts
+from draftd.models.chained import ChainedHeads
+from draftd.models.dflash import DFlashHead
+from draftd.models.eagle import EagleHead
+from draftd.models.head_families import DFLASH, EAGLE, MTP
+from draftd.models.head_weights import Head
+from draftd.models.mtp import MTPHead
+from draftd.models.target_parts import TargetParts
 
+CHAINED = "chained"
 TOLERANCE = 1e-5
 TOLERANCE_OF_STATES = 3e-4  # random recurrent layers enlarge the rounding of other slices
 
 
-def with_random_head(models: LoadedModels, seed: int = 7) -> LoadedModels:
-    """Returns the models with a draft head of random weights over their target."""
+def random_head(target: Any, kind: str = MTP, seed: int = 7) -> Head:
+    """Returns a draft head of random weights over a target, which records the states that the head takes from now on.
+    `kind`: of its family, or CHAINED. Heads of EAGLE-3 and DFlash take the inputs of three layers of a Llama model."""
     mx.random.seed(seed)
-    parts = TargetParts.of(models.target)
+    parts = TargetParts.of(target)
     assert parts is not None
-    head = MTPHead(parts)
+    if kind == MTP:
+        head: Head = MTPHead(parts)
+    elif kind == CHAINED:
+        head = ChainedHeads(parts, 3)
+    else:
+        layer = {**vars(parts.args), "num_hidden_layers": 1, "layer_types": ["full_attention"]}
+        taps = [1, len(parts.layers) // 2, len(parts.layers)]
+        if kind == EAGLE.kind:
+            config = {"transformer_layer_config": layer, "eagle_aux_hidden_state_layer_ids": taps}
+            head = EagleHead(parts, config, stored=["layers.0.hidden_norm.weight"])
+        else:
+            config = {**layer, "aux_hidden_state_layer_ids": taps, "block_size": 5, "mask_token_id": 3}
+            head = DFlashHead(parts, config)
     mx.eval(head.parameters())
-    record_states(models.target)
-    return replace(models, head=head)
+    record_states(target, [parts.place(tap) for tap in head.form.taps])
+    return head
+
+
+def with_random_head(models: LoadedModels, kind: str = MTP) -> LoadedModels:
+    """Returns the models with a draft head of random weights over their target."""
+    return replace(models, head=random_head(models.target, kind))
 
 
 class RiggedHead(DraftHead):
@@ -43,6 +70,10 @@ class RiggedHead(DraftHead):
         self.drafts: list[list[list[int]]] = []  # by step, what it drafted: sequences × k
         self.dice = random.Random(5)
         self._further = 0
+
+    @property
+    def taps(self) -> Sequence[int]:
+        return self._head.form.taps
 
     def feed(self, sequence: DraftSequence, features: Features) -> None:
         self.fed_features.append((sequence, features))
@@ -76,6 +107,19 @@ class RiggedHead(DraftHead):
         return mx.where(mx.arange(logits.shape[-1]) == ids, 50.0, -50.0) + 0 * logits
 
 
+class RiggedBlock(RiggedHead, BlockDrafter):
+    """The same of a head that drafts blocks."""
+
+
+class RiggedChain(RiggedHead, ChainedDrafter):
+    """The same of chained heads."""
+
+
+def rigged(kind: str) -> type[RiggedHead]:
+    """Returns the rigged drafter for heads of this kind."""
+    return {DFLASH.kind: RiggedBlock, CHAINED: RiggedChain}.get(kind, RiggedHead)
+
+
 def check_fed(models: LoadedModels, head: RiggedHead, *, whole: bool = True, tolerance: float = TOLERANCE) -> None:
     """Compares all hidden states that a head was fed with those of a separate forward over each text. Each position
     must have come once and in order; if `whole`, from the first to the last but one. `tolerance`: relative to the
@@ -86,7 +130,7 @@ def check_fed(models: LoadedModels, head: RiggedHead, *, whole: bool = True, tol
     assert by_sequence
     for sequence, parts in by_sequence.values():
         at = 0 if whole else parts[0].start
-        states = last_states(models.target, sequence.tokens)
+        states = hidden_states(models.target, sequence.tokens, head.taps)
         largest = float(mx.abs(states).max().item())
         for start, positions, fed, row, first in parts:
             assert start == at, f"position {start} came after {at - 1}"
@@ -95,7 +139,13 @@ def check_fed(models: LoadedModels, head: RiggedHead, *, whole: bool = True, tol
             assert apart <= tolerance * largest, f"positions {start} to {at} differ by {apart}"
 
 
-def last_states(target: Any, tokens: Sequence[int]) -> mx.array:
-    """Returns the target's last hidden states of a text, tokens × size, by mlx-lm's own forward."""
+def hidden_states(target: Any, tokens: Sequence[int], taps: Sequence[int]) -> mx.array:
+    """Returns the target's last hidden states of a text, tokens × size, by mlx-lm's own forward; with `taps` the inputs
+    of these layers of a Llama model, side by side."""
     body = getattr(target, "language_model", target).model
-    return body(mx.array([list(tokens)]))[0]
+    if not taps:
+        return body(mx.array([list(tokens)]))[0]
+    inputs = [body.embed_tokens(mx.array([list(tokens)]))]
+    for layer in body.layers:
+        inputs.append(layer(inputs[-1], "causal", None))
+    return mx.concatenate([inputs[tap] for tap in taps], axis=-1)[0]

@@ -14,11 +14,12 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
 from draftd.core import DRAFT_HEAD
-from draftd.engine.cache.model_layers import wanted_positions
+from draftd.engine.cache.model_layers import record_states
 from draftd.engine.features import Features
-from draftd.engine.head_loading import take_form
+from draftd.engine.head_forms import take_form
 from draftd.engine.pair import LoadedModels, load_models
-from draftd.models.mtp import HeadForm, TargetParts
+from draftd.models.head_families import HeadForm
+from draftd.models.target_parts import TargetParts
 from tests.heads.targets import NANO
 from tests.rig import Rig, request, speculative
 from tests.rigged_head import RiggedHead
@@ -55,8 +56,6 @@ def check(folders: list[Path]) -> tuple[dict[str, int], list[str]]:
 def _compare(models: LoadedModels) -> tuple[dict[str, int], list[str]]:
     head, target = models.head, models.target
     right, weights = HeadForm(), head.parameters()
-    layer = _parts(models).body.layers[-1]
-    as_loaded = type(layer)
     ways: dict[str, Callable[[], type[RiggedHead]]] = {
         "the two inputs swapped": lambda: _formed(models, replace(right, embedding_first=False)),
         "states of the layer before": lambda: _tapped(models),
@@ -65,7 +64,7 @@ def _compare(models: LoadedModels) -> tuple[dict[str, int], list[str]]:
         "not primed": lambda: UnprimedHead,
         "weights shuffled": lambda: _shuffled(head),
     }
-    norm = _parts(models).body.norm.weight.astype(mx.float32)
+    norm = _parts(models).norm.weight.astype(mx.float32)
     variation = (mx.std(norm) / mx.abs(mx.mean(norm))).item()
     if variation < _LEVEL:
         print(f"states before the norm: not told apart, as the norm's weights vary by {variation:.0%} only", flush=True)
@@ -75,7 +74,6 @@ def _compare(models: LoadedModels) -> tuple[dict[str, int], list[str]]:
     failures, lower = list[str](), 0
     for name, change in ways.items():
         wrong = _accepted_by_text(models, change())
-        layer.__class__ = as_loaded
         head.update(weights)
         take_form(head, target, right)
         head.update(weights)
@@ -97,15 +95,7 @@ def _parts(models: LoadedModels) -> TargetParts:
 
 def _tapped(models: LoadedModels) -> type[RiggedHead]:
     """Feeds the head with the input of the target's last layer."""
-    wanted, layer = wanted_positions(models.target), _parts(models).body.layers[-1]
-    wanted.before_norm = True
-    kind = type(layer)
-
-    def record(self: Any, x: mx.array, *args: Any, **more: Any) -> Any:
-        wanted.record(x, before_norm=True)
-        return kind.__call__(self, x, *args, **more)
-
-    layer.__class__ = type(kind.__name__, (kind,), {"__call__": record, "__module__": kind.__module__})
+    record_states(models.target, [_parts(models).layers[-1]])
     return RiggedHead
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,11 @@ import numpy as np
 
 from draftd.engine.cache.layouts import make_caches
 from draftd.engine.cache.model_layers import record_states
-from draftd.models.head_weights import open_head
+from draftd.models.chained import ChainedHeads
+from draftd.models.dflash import DFlashHead
+from draftd.models.head_weights import Head, open_head
 from draftd.models.heads import find_head, head_repository
 from draftd.models.mlx_lm import load_target
-from draftd.models.mtp import MTPHead
 from tests.heads.layouts import LAYOUTS, REFUSED
 from tests.heads.layouts.layout import Layout
 from tests.heads.reference import Array, fixtures
@@ -31,7 +34,7 @@ def check() -> tuple[dict[str, int], list[str]]:
         with tempfile.TemporaryDirectory() as folder:
             apart = _largest_difference(layout, Path(folder), references[layout.name])
         loaded += 1
-        family = layout.name.split("_mlx")[0].split("_raw")[0].split("_drafter")[0]
+        family = re.split("_(?:mlx|raw|drafter)", layout.name)[0]
         families[family] = families.get(family, True) and apart <= TOLERANCE
         print(f"{layout.name:34} logits differ by {apart:.1e}", flush=True)
         if apart > TOLERANCE:
@@ -67,15 +70,24 @@ def _largest_difference(layout: Layout, folder: Path, fixture: Any) -> float:
     return float(np.abs(draft_logits(head, fixture.hidden, fixture.tokens) - fixture.logits).max())
 
 
-def draft_logits(head: MTPHead, hidden: Array, tokens: Array, steps: int = 3) -> Array:
-    """Returns the head's logits, steps × vocabulary: after the last of `tokens` (their hidden states, tokens × size),
-    then after each token that it would draft itself."""
-    record_states(head)
-    caches, states, ids = make_caches(head).fresh(), mx.array(hidden)[None, :-1], mx.array(tokens)[None, 1:]
-    rows = []
-    for _ in range(steps):
+def draft_logits(head: Head, hidden: Array, tokens: Array, steps: int = 3) -> Array:
+    """Returns the logits of a head, steps × its vocabulary: after the last of `tokens` (hidden: tokens × size), then
+    after each token that it would draft itself; of a block, for its first tokens."""
+    chained = isinstance(head, ChainedHeads)
+    record_states(head, [head.states] if chained else [] if head.form.own_after_norm else [head.norm])
+    caches, ids = make_caches(head).fresh(), mx.array(tokens)[None, 1:]
+    states = head.project(mx.array(hidden)[None, :-1])
+    if isinstance(head, DFlashHead):
         with head.fed.of(states):
+            caches.forward(ids.astype(mx.uint32), [ids.shape[1]])
+        block = mx.array([[int(tokens[-1]), *[head.mask_token] * (head.block - 1)]], dtype=mx.uint32)
+        with head.whole_blocks():
+            return np.array(caches.forward(block, [head.block])[0, 1 : steps + 1])
+    rows = []
+    for step in range(steps):
+        with head.fed.of(states), head.reading(step) if chained else contextlib.nullcontext():
             rows.append(caches.forward(ids.astype(mx.uint32), [ids.shape[1]])[0, -1])
         assert caches.states is not None
-        states, ids = caches.states[:, -1:], mx.argmax(rows[-1])[None, None]
+        token = mx.argmax(rows[-1])
+        states, ids = head.project(caches.states[:, -1:]), (token if head.ids is None else head.ids[token])[None, None]
     return np.array(mx.stack(rows))

@@ -6,9 +6,10 @@ import random
 
 from draftd.core import DRAFT_HEAD
 from draftd.engine.pair import LoadedModels
-from tests.heads.targets import KINDS, target_with_head
+from draftd.models.head_families import MTP
+from tests.heads.targets import HEAD_KINDS, KINDS, target_with_head
 from tests.rig import Rig, autoregressive, request, speculative
-from tests.rigged_head import TOLERANCE, TOLERANCE_OF_STATES, RiggedHead, check_fed
+from tests.rigged_head import TOLERANCE, TOLERANCE_OF_STATES, RiggedHead, check_fed, rigged
 
 _TURNS, _TOKENS = 6, 28
 
@@ -22,17 +23,16 @@ def check() -> tuple[dict[str, int], list[str]]:
         for right in (1.0, 0.6):
             for chunk in (512, 24):
                 try:
-                    positions += _decode_turns(
-                        models, right, chunk, TOLERANCE if kind == KINDS[0] else TOLERANCE_OF_STATES
-                    )
+                    tolerance = TOLERANCE_OF_STATES if kind in ("window", "recurrent") else TOLERANCE
+                    positions += _decode_turns(models, rigged(HEAD_KINDS.get(kind, MTP)), right, chunk, tolerance)
                 except AssertionError as error:
                     failures.append(f"{kind}, {right:.0%} right, slices of {chunk}: {error}")
         print(f"{kind:16} {positions} positions so far", flush=True)
     return {"positions": positions}, failures
 
 
-def _decode_turns(models: LoadedModels, right: float, chunk: int, tolerance: float) -> int:
-    rig, dice = Rig(models, prefill_chunk=chunk, prefix_bytes=256 << 20, head_drafter=RiggedHead), random.Random(chunk)
+def _decode_turns(models: LoadedModels, drafter: type[RiggedHead], right: float, chunk: int, tolerance: float) -> int:
+    rig, dice = Rig(models, prefill_chunk=chunk, prefix_bytes=256 << 20, head_drafter=drafter), random.Random(chunk)
     head = rig.scheduler.local.drafting.drafters[DRAFT_HEAD]
     assert isinstance(head, RiggedHead)
     earlier, positions = [list[int]()], 0

@@ -10,9 +10,10 @@ from typing import Any
 from draftd.core import DRAFT_HEAD, DecodeRequest, SamplingParams
 from draftd.engine.pair import LoadedModels
 from draftd.models.grammar import json_schema
-from tests.heads.targets import KINDS, target_with_head
+from draftd.models.head_families import MTP
+from tests.heads.targets import HEAD_KINDS, KINDS, target_with_head
 from tests.rig import Rig, autoregressive, request, speculative
-from tests.rigged_head import RiggedHead
+from tests.rigged_head import RiggedHead, rigged
 
 _TOKENS = 20
 _RIGHT = 0.7  # share of tokens drafted right
@@ -33,7 +34,8 @@ def check(each: int) -> tuple[dict[str, int], list[str]]:
     for kind in KINDS:
         models = target_with_head(kind)
         for seeded, at_once, prefix, schema in product((False, True), (1, 8), (False, True), (False, True)):
-            count, wrong, accepted = _cell(models, each, seeded, at_once, prefix, schema)
+            drafter = rigged(HEAD_KINDS.get(kind, MTP))
+            count, wrong, accepted = _cell(models, drafter, each, seeded, at_once, prefix, schema)
             total, differ = total + count, differ + wrong
             words = ("seeded" if seeded else "greedy", f"{at_once} at once", "prefix" if prefix else "no prefix")
             cell = ", ".join((kind, *words, "schema" if schema else "no schema"))
@@ -46,11 +48,11 @@ def check(each: int) -> tuple[dict[str, int], list[str]]:
 
 
 def _cell(
-    models: LoadedModels, each: int, seeded: bool, at_once: int, prefix: bool, schema: bool
+    models: LoadedModels, drafter: type[RiggedHead], each: int, seeded: bool, at_once: int, prefix: bool, schema: bool
 ) -> tuple[int, int, float]:
     """Returns the number of texts, of those that differ, and the share of drafted tokens that were accepted."""
     dice, plain = random.Random(f"{seeded} {at_once} {prefix} {schema}"), Rig(models)
-    rig = Rig(models, prefix_bytes=128 << 20 if prefix else 0, head_drafter=RiggedHead)
+    rig = Rig(models, prefix_bytes=128 << 20 if prefix else 0, head_drafter=drafter)
     head = rig.scheduler.local.drafting.drafters[DRAFT_HEAD]
     assert isinstance(head, RiggedHead)
     head.right, shared = _RIGHT, [dice.randrange(5, 4000) for _ in range(40)]

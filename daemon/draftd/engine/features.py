@@ -9,9 +9,9 @@ if TYPE_CHECKING:  # the daemon is put together without MLX
 
 
 class Features(NamedTuple):
-    """The target's last hidden states at some positions of a text, from position `start` on: those of row `row` of
-    `states` (rows × width × size), from column `first` on. They are not cut out yet: an operation on them could have to
-    wait for the next forward."""
+    """Hidden states of the target at some positions of a text, from position `start` on: those of row `row` of `states`
+    (rows × width × size), from column `first` on. They are not cut out yet: an operation on them could have to wait for
+    the next forward."""
 
     start: int
     positions: int

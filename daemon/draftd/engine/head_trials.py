@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,7 +13,7 @@ from draftd import __version__
 from draftd.files import remove_leftovers, replace_file
 from draftd.models.fingerprint import digest
 from draftd.models.folder import ModelFolder
-from draftd.models.mtp import HeadForm
+from draftd.models.head_families import HeadForm
 
 _SURE = 4.0  # standard deviations above chance
 _MOST = 64  # trials in the file; the oldest are dropped
@@ -70,7 +70,8 @@ class KeptTrials:
 
 
 def trial_key(text: str, *folders: ModelFolder) -> str:
-    """Returns a key that changes with the trial's text, draftd's version and the files of target and head."""
+    """Returns a key that changes with the trial's text, draftd's version, what forms consist of, and the files of
+    target and head."""
     files = [each.files() for each in folders]
     stamps = [sorted((name, *astuple(stamp)) for name, stamp in (each.stamps or {}).items()) for each in files]
-    return digest([__version__, text, stamps])
+    return digest([__version__, text, [each.name for each in fields(HeadForm)], stamps])

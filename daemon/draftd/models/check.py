@@ -19,6 +19,7 @@ from draftd.errors import ModelLoadError
 from draftd.models.shards import INDEX, WEIGHTS, head_files, indexed_files
 
 FETCH = "fetch the model again"
+ANOTHER_HEAD = "give a draft head that was made for this model, or serve it without"
 CONVERT = "fetch the model again, or make it anew with `mlx_lm.convert`"
 _FORMAT = "give a folder in mlx-lm's format, such as `mlx_lm.convert` makes"
 _ANOTHER = "serve a model of an architecture that mlx-lm has, or install a newer mlx-lm that has this one"

@@ -1,4 +1,4 @@
-"""Opens an MTP head over its target: the arrays of the published layouts, put into the parts of `MTPHead`.
+"""Opens a draft head over its target: the arrays of the published layouts, put into the parts of its module.
 
 Experts are stored one by one (`experts.3.up_proj.weight`), fused (`experts.gate_up_proj`), or stacked as in mlx-lm
 (`switch_mlp.up_proj.weight`). A layer is quantised if its scales are stored; shapes tell how.
@@ -6,9 +6,11 @@ Experts are stored one by one (`experts.3.up_proj.weight`), fused (`experts.gate
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -16,29 +18,46 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from draftd.errors import ModelLoadError, in_one_line
-from draftd.models.check import FETCH
+from draftd.models.chained import ChainedHeads
+from draftd.models.check import ANOTHER_HEAD, FETCH
 from draftd.models.configuration import bare_model, normalise
-from draftd.models.head_families import HeadFiles
+from draftd.models.dflash import DFlashHead
+from draftd.models.eagle import EagleHead
+from draftd.models.head_families import DFLASH, EAGLE, HeadFiles
 from draftd.models.layout import lay_out
 from draftd.models.mlx_lm import infer_quant_config
-from draftd.models.mtp import FAMILIES, MTPHead, TargetParts, norms
+from draftd.models.mtp import MTPHead, norms
+from draftd.models.target_parts import LayerKind, TargetParts, named_shapes, shapes
 
-ANOTHER_HEAD = "give a draft head that was made for this model, or serve it without"
 _EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(\w+\.\w+)")
 _FUSED = re.compile(r"(.*)\.experts\.(gate_up_proj|down_proj)(?:\.(\w+))?")
+_OWN_LAYER = re.compile(r"layers\.(\d+)\.")
+_IN_CHAIN = (
+    *((name, name) for name in ("enorm.", "hnorm.", "eh_proj.")),
+    ("transformer.shared_head.norm.", "norm."),
+    ("transformer.shared_head.output.", "lm_head."),
+)
+_MOST_CHAINED = 8  # heads
 _LEAST_MEAN = 0.6  # of all norms; published heads have 0.2 if it is w, and 1.2 if it is 1 + w
 
 Arrays = dict[str, mx.array]
+Head = MTPHead | ChainedHeads | EagleHead | DFlashHead
 
 
-def open_head(files: HeadFiles, target: Any) -> MTPHead:
+def open_head(files: HeadFiles, target: Any) -> Head:
     """Returns the head over mlx-lm's model `target`, without its weights read yet. Raises ModelLoadError if it is not
     served, does not fit the target, or its files are unreadable.
 
     As for the target, weights become fp32 on a CPU, in the layout that BLAS multiplies fastest."""
     if files.refusal:
         raise ModelLoadError(files.refusal, ANOTHER_HEAD)
-    head = fit(_read_arrays(files), target)
+    try:
+        head = fit(files, target)
+    except ModelLoadError:
+        raise
+    except (Exception, SystemExit) as error:  # what mlx-lm raises for a configuration, or a layer, of another kind
+        what = f"it cannot be opened over this target: {in_one_line(error)}"
+        raise ModelLoadError(what, ANOTHER_HEAD) from error
     if mx.default_device() == mx.Device(mx.cpu):
         head.set_dtype(mx.float32)
     if head.zero_centred:
@@ -54,34 +73,61 @@ def misfit(files: HeadFiles, config: Mapping[str, Any]) -> str:
     """Returns why the head does not fit a target with this configuration; empty if it does. Tries it on the target
     without weights, and reads none of the head's, only its token ids."""
     try:
-        fit(_read_arrays(files), bare_model(normalise(config)))
+        fit(files, bare_model(normalise(config)))
     except ModelLoadError as error:
         return error.what
-    except Exception as error:  # a configuration that mlx-lm refuses, which the target's own check reports
+    except (Exception, SystemExit) as error:  # a configuration that mlx-lm refuses: the target's own check reports it
         return f"it cannot be tried: {in_one_line(error)}"
     return ""
 
 
-def fit(arrays: Arrays, target: Any) -> MTPHead:
-    """Returns a head over the target with these arrays, by standard name. Raises ModelLoadError, which names the first
-    array that is missing, unknown or of a wrong shape."""
+def fit(files: HeadFiles, target: Any) -> Head:
+    """Returns a head over the target with its stored arrays. Raises ModelLoadError, which names the first array that is
+    missing, unknown or of a wrong shape."""
     if (parts := TargetParts.of(target)) is None:
         module = type(target).__module__.rpartition(".")[2]
-        what = f"draftd serves heads of this form for {', '.join(FAMILIES)} models, and the target is {module}"
+        what = f"the target ({module}) has no embedding, layers and final norm of the usual names, which a head needs"
         raise ModelLoadError(what, ANOTHER_HEAD)
-    vocabulary = parts.body.embed_tokens.weight.shape[0]
+    arrays = _read_arrays(files)
+    vocabulary = parts.embedding.weight.shape[0]
     ids = _target_ids(arrays.pop("d2t"), vocabulary) if "d2t" in arrays else None
-    arrays = _stack_experts(arrays)
-    own = {name for name in ("embed_tokens", "lm_head") if f"{name}.weight" in arrays}
-    head = MTPHead(parts, ids, own)
+    if files.family.kind == EAGLE.kind:
+        head: Head = EagleHead(parts, _read_config(files), ids, arrays)
+    elif files.family.kind == DFLASH.kind:
+        head = DFlashHead(parts, _read_config(files), ids, arrays)
+    elif files.family.chained:
+        arrays, count = _chain(arrays)
+        head = ChainedHeads(parts, count)
+        head.form = files.family.form
+    else:
+        kinds, arrays = _convert(arrays, parts)
+        if len(kinds) != files.family.layers:
+            what = f"it has {len(kinds)} layers, and draftd serves heads of this family with {files.family.layers}"
+            raise ModelLoadError(what, ANOTHER_HEAD)
+        if files.family.target_norm:
+            arrays["norm.weight"] = parts.norm.weight
+        head = MTPHead(parts, ids, arrays, kinds)
+        head.form = files.family.form
     _quantise(head, arrays)
     expected: Arrays = dict(tree_flatten(head.parameters()))
-    if "lm_head" not in own:
+    if "lm_head" in head and "lm_head.weight" not in arrays:
         expected = {name: array for name, array in expected.items() if not name.startswith("lm_head.")}
     if problem := _difference(expected, arrays):
         raise ModelLoadError(problem, ANOTHER_HEAD)
     head.load_weights(list(arrays.items()), strict=False)
     return head
+
+
+def _read_config(files: HeadFiles) -> dict[str, Any]:
+    """Returns the configuration beside a head's weights. Raises ModelLoadError."""
+    path = files.files[0].parent / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelLoadError(f"the draft head's config.json cannot be read: {in_one_line(error)}", FETCH) from error
+    if not isinstance(config, dict):
+        raise ModelLoadError("the draft head's config.json is no object", FETCH)
+    return config
 
 
 def _read_arrays(files: HeadFiles) -> Arrays:
@@ -108,6 +154,63 @@ def _target_ids(d2t: mx.array, vocabulary: int) -> mx.array:
     if not ids or not 0 <= min(ids) <= max(ids) < vocabulary or len(set(ids)) < len(ids):
         raise ModelLoadError(f"d2t leads to ids that are not among the target's {vocabulary:,}", ANOTHER_HEAD)
     return mx.array(ids)
+
+
+def _convert(arrays: Arrays, parts: TargetParts) -> tuple[list[LayerKind], Arrays]:
+    """Converts the arrays of a head's layers as mlx-lm converts those of the target's layers. Returns the kind of each
+    layer, whose arrays have the same names and shapes, or the most similar ones, and all converted arrays."""
+    by_layer, converted = dict[int, Arrays](), dict[str, mx.array]()
+    for name, array in arrays.items():
+        if match := _OWN_LAYER.match(name):
+            by_layer.setdefault(int(match[1]), {})[name[match.end() :]] = array
+        else:
+            converted[name] = array
+    kinds = list[LayerKind]()
+    if not parts.kinds:
+        raise ModelLoadError("the target has no layer with attention that the head's could be like", ANOTHER_HEAD)
+    for number, stored in sorted((by_layer or {0: {}}).items()):
+        kind, layer = min(((kind, _as_in(parts, kind, stored)) for kind in parts.kinds), key=partial(_misfits, parts))
+        converted |= {f"layers.{number}.{name}": array for name, array in layer.items()}
+        kinds.append(kind)
+    return kinds, converted
+
+
+def _chain(arrays: Arrays) -> tuple[Arrays, int]:
+    """Returns the arrays of chained heads by their names in `ChainedHeads`, and the number of heads. Raises
+    ModelLoadError if these are too few or too many."""
+    numbers = sorted({int(match[1]) for name in arrays if (match := _OWN_LAYER.match(name))})
+    if not 2 <= len(numbers) <= _MOST_CHAINED:
+        what = f"it has {len(numbers)} heads, and draftd serves 2 to {_MOST_CHAINED} in a chain"
+        raise ModelLoadError(what, ANOTHER_HEAD)
+    chained = dict[str, mx.array]()
+    for name, array in arrays.items():
+        match = _OWN_LAYER.match(name)
+        own = name if match is None else name[match.end() :]
+        if match is not None:
+            place = next((new + own[len(old) :] for old, new in _IN_CHAIN if own.startswith(old)), f"layer.{own}")
+            own = f"heads.{numbers.index(int(match[1]))}.{place}"
+        chained[own] = array
+    return chained, len(numbers)
+
+
+def _as_in(parts: TargetParts, kind: LayerKind, arrays: Arrays) -> Arrays:
+    """Returns a layer's arrays as mlx-lm's `sanitize` leaves those of the target's layer of this kind."""
+    if parts.zero_centred or not hasattr(parts.target, "sanitize"):  # it would shift some of the norms
+        return _stack_experts(arrays)
+    layer = f"{parts.layers_path}.{kind.mlp}."
+    named = {layer + name: array for name, array in arrays.items()}
+    if parts.halved:  # there are two of each
+        named = {name.replace(".self_attn.", ".self_attn.0."): array for name, array in named.items()}
+    sanitized = type(parts.target).sanitize(parts.target, named)
+    if parts.halved:
+        sanitized = {name.replace(".self_attn.0.", ".self_attn."): array for name, array in sanitized.items()}
+    return _stack_experts({name.removeprefix(layer): array for name, array in sanitized.items()})
+
+
+def _misfits(parts: TargetParts, converted: tuple[LayerKind, Arrays]) -> int:
+    """Returns how many arrays of a layer differ from those of its kind in name or shape."""
+    kind, arrays = converted
+    return len(named_shapes(arrays).items() ^ shapes(parts.new_layer(kind)).items())
 
 
 def _stack_experts(arrays: Arrays) -> Arrays:
@@ -137,7 +240,7 @@ def _stack_experts(arrays: Arrays) -> Arrays:
     return result
 
 
-def _quantise(head: MTPHead, arrays: Arrays) -> None:
+def _quantise(head: Head, arrays: Arrays) -> None:
     """Quantises the layers whose scales are stored. Raises ModelLoadError for scales that do not fit their weights."""
     current = ""
 
@@ -172,7 +275,7 @@ def _and_more(names: list[str]) -> str:
     return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
-def _norms_are_raw(head: MTPHead) -> bool:
+def _norms_are_raw(head: Head) -> bool:
     """Guesses by their mean whether norms hold w of 1 + w, where no name or metadata tells. Reads the norms. Raises
     ModelLoadError if they are unreadable."""
     try:

@@ -6,6 +6,7 @@ head is refused by itself, and the target is served without it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,8 @@ from typing import Any, NamedTuple
 from draftd.errors import ModelLoadError, in_words
 from draftd.models.check import WeightHeader, check_no_pointer, read_header
 from draftd.models.folder import model_files
-from draftd.models.head_families import BARE_QWEN, MTP, QWEN, HeadFamily, HeadFiles, family_apart, family_inside
+from draftd.models.head_families import MTP, QWEN, UNKNOWN, HeadFamily, HeadFiles, family_apart, family_inside
 from draftd.models.shards import HEAD_ARRAY, HEAD_FOLDER, WEIGHTS, head_files
-
-_UNUSED = "rotary_emb.inv_freq"  # the end of an array's name that some converters store and none reads
 
 
 def find_head(folder: Path, config: Mapping[str, Any]) -> HeadFiles | None:
@@ -28,7 +27,7 @@ def find_head(folder: Path, config: Mapping[str, Any]) -> HeadFiles | None:
     heads = list[HeadFiles]()
     for head in _heads_in(folder, config):
         if not head.refusal and (why := misfit(head, config)):
-            head = replace(head, refusal=f"the {head.family} in {_list_names(head.files)} does not fit: {why}")
+            head = replace(head, refusal=f"the {head.family.words} in {_list_names(head.files)} does not fit: {why}")
         if not head.refusal:
             return head
         heads.append(head)
@@ -76,7 +75,11 @@ def _heads_in(folder: Path, config: Mapping[str, Any]) -> Iterator[HeadFiles]:
         if part in shards:
             continue
         names = part.header.arrays
-        yield _describe([part], family_inside(names, config) or family_apart(names))
+        head = _describe([part], family_inside(names, config) or family_apart(names))
+        if not head.refusal and head.family.kind != MTP:  # its configuration would be another config.json
+            place = f"the {head.family.words} in {part.file.name} must be in a folder of its own, with its config.json"
+            head = replace(head, refusal=f"{place}, and given as the draft model")
+        yield head
     yield from faults
 
 
@@ -88,10 +91,10 @@ def _read_parts(files: Sequence[Path]) -> tuple[list[_Part], list[HeadFiles]]:
             check_no_pointer(file)
             parts.append(_Part(file, read_header(file)))
         except ModelLoadError as error:
-            faults.append(HeadFiles(MTP, QWEN.words, (file,), refusal=f"its draft head cannot be read: {error.what}"))
+            faults.append(HeadFiles(QWEN, (file,), refusal=f"its draft head cannot be read: {error.what}"))
         except OSError as error:
             what = f"its draft head cannot be read: {file.name}: {in_words(error)}"
-            faults.append(HeadFiles(MTP, QWEN.words, (file,), refusal=what))
+            faults.append(HeadFiles(QWEN, (file,), refusal=what))
     return parts, faults
 
 
@@ -104,22 +107,28 @@ def _describe(parts: Sequence[_Part], family: HeadFamily | None) -> HeadFiles:
     """Describes the head of this family in files; None is an unknown family."""
     if family is None:
         files = tuple(part.file for part in parts)
-        return HeadFiles(
-            MTP, "unknown head", files, refusal=f"{_list_names(files)} holds no draft head that draftd knows"
-        )
+        return HeadFiles(UNKNOWN, files, refusal=f"{_list_names(files)} holds no draft head that draftd knows")
     arrays = _arrays(parts)
-    stored = [name for name in family.own_arrays(arrays) if not name.endswith(_UNUSED)]
+    stored = family.read_arrays(arrays)
     parts = [part for part in parts if any(name in part.header.arrays for name in stored)]
-    served = family in (QWEN, BARE_QWEN)
-    raws = {_is_raw(part) for part in parts}
+    names = {family.standard_name(name): (arrays[name], name) for name in stored}
+    refusal = ""
+    if not family.names:
+        why = f": {family.unserved}" if family.unserved else ""
+        refusal = f"its draft head ({family.words}) is of a kind that draftd does not serve yet{why}"
+    elif len(names) < len(stored):
+        twice = Counter(map(family.standard_name, stored)).most_common(1)[0][0]
+        refusal = f"its draft head ({family.words}) has several arrays for {twice}, and draftd serves one layer"
+    elif not stored:
+        refusal = f"its draft head ({family.words}) has no weights"
+    raws = {None if family.chained else _is_raw(part) for part in parts}  # else names tell
     return HeadFiles(
-        family.kind,
-        family.words,
+        family,
         tuple(part.file for part in parts),
-        {HEAD_ARRAY.sub("", name) if served else name: (arrays[name], name) for name in stored},
+        names,
         raws.pop() if len(raws) == 1 else None,
         sum(_bytes(part.header.arrays[name]) for part in parts for name in stored if name in part.header.arrays),
-        "" if served else f"its draft head ({family.words}) is of a kind that draftd does not serve yet",
+        refusal,
     )
 
 

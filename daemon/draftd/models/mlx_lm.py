@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from draftd.models.shards import HEAD_ARRAY
+from draftd.models.head_families import family_inside
 from draftd.models.tokenizer_file import BYTE_TOKEN, token_names
 
 _real = resource.setrlimit
@@ -47,7 +47,9 @@ def load_target(folder: Path, config: dict[str, Any]) -> tuple[Any, dict[str, An
 
         def sanitize(model: Any, weights: dict[str, Any]) -> dict[str, Any]:
             model.__class__ = kind
-            own = {name: array for name, array in weights.items() if not HEAD_ARRAY.match(name)}
+            family = family_inside(weights, config)
+            heads = set() if family is None else set(family.own_arrays(weights))
+            own = {name: array for name, array in weights.items() if name not in heads}
             return model.sanitize(own) if hasattr(model, "sanitize") else own
 
         return type(kind.__name__, (kind,), {"sanitize": sanitize}), arguments

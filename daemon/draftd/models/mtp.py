@@ -1,4 +1,4 @@
-"""A multi-token prediction (MTP) head: the draft head that checkpoints of the Qwen family bring along.
+"""A multi-token prediction (MTP) head: the draft head that checkpoints of several families bring along.
 
 With h_t the target's last hidden state at position t and x_{t+1} the token after it, the pair (h_t, x_{t+1}) predicts
 x_{t+2}:
@@ -12,72 +12,16 @@ head has its own. Sources: vLLM's qwen3_next_mtp.py and qwen3_5_mtp.py; DeepSeek
 from __future__ import annotations
 
 import contextlib
-import inspect
-import sys
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 
-from draftd.models.mlx_lm import KVCache, base
-
-FAMILIES = ("llama", "qwen3_5", "qwen3_5_moe", "qwen3_next")  # mlx-lm's modules whose layers a head can have
-
-
-@dataclass(frozen=True, slots=True)
-class HeadForm:
-    """The details on which sources contradict each other. `embedding_first`: the order of fc's two inputs.
-    `added_to_norms`: 1 if stored norm weights are zero-centred, else 0. `after_norm`: hidden states are taken after the
-    target's final norm."""
-
-    embedding_first: bool = True
-    added_to_norms: int = 0
-    after_norm: bool = True
-
-    def __str__(self) -> str:
-        order = "embedding, hidden" if self.embedding_first else "hidden, embedding"
-        return f"{order}; states {'after' if self.after_norm else 'before'} the norm; norms + {self.added_to_norms}"
-
-
-class TargetParts(NamedTuple):
-    """The parts of a target that a head shares. `body` has the embedding, the layers and the final norm. `lm_head`: the
-    module whose weight makes logits; the embedding if they are tied."""
-
-    body: Any
-    args: Any
-    lm_head: Any
-
-    @classmethod
-    def of(cls, target: Any) -> TargetParts | None:
-        """Returns the parts; None if the target is not built like the models of `FAMILIES`."""
-        if type(target).__module__.rpartition(".")[2] not in FAMILIES:
-            return None
-        text_model = getattr(target, "language_model", target)
-        body = text_model.model
-        return cls(body, text_model.args, text_model.get("lm_head", body.embed_tokens))
-
-    @property
-    def size(self) -> int:
-        """Numbers of a hidden state."""
-        return int(self.args.hidden_size)
-
-    @property
-    def epsilon(self) -> float:
-        return float(self.args.rms_norm_eps)
-
-    @property
-    def zero_centred(self) -> bool:
-        """Whether norms of the target's family are published as the w of 1 + w."""
-        return type(self.args).__module__.rpartition(".")[2].startswith("qwen3_")
-
-    def new_layer(self) -> Any:
-        """Returns a new layer of the target's kind with full attention, with random weights."""
-        index, layer = next((i, layer) for i, layer in enumerate(self.body.layers) if "self_attn" in layer)
-        kind = getattr(sys.modules[type(layer).__module__], type(layer).__name__)  # without what draftd changed in it
-        numbered = "layer_idx" in inspect.signature(kind.__init__).parameters
-        return kind(self.args, index) if numbered else kind(self.args)
+from draftd.models.head_families import HeadForm
+from draftd.models.mlx_lm import CacheList, KVCache, base
+from draftd.models.target_parts import LayerKind, TargetParts
 
 
 class FedStates:
@@ -150,33 +94,50 @@ def chosen_rows(source: Any, rows: mx.array) -> Any:
     return layer
 
 
+def output_layer(parts: TargetParts, ids: mx.array | None, *, own: bool) -> Any:
+    """Returns a head's output layer: its `own`, with random weights, or what it needs of the target's. `ids`: the
+    target's token id of each logit; None for all."""
+    if own:
+        vocabulary = parts.embedding.weight.shape[0] if ids is None else ids.size
+        return nn.Linear(parts.size, vocabulary, bias=False)
+    return TargetLinear(parts.lm_head) if ids is None else chosen_rows(parts.lm_head, ids)
+
+
 class MTPHead(nn.Module):  # type: ignore[misc]
     """An MTP head, called like mlx-lm's models: token ids, rows × width, and caches; returns logits, rows × width ×
     vocabulary. The hidden state before each token comes from `fed`; without one the token's embedding stands in for it,
     which is only of use to try the caches.
 
-    Its second cache keeps the hidden states themselves, in two halves: a text that is taken up again from kept caches
+    Its last cache keeps the hidden states themselves, in two halves: a text that is taken up again from kept caches
     goes on from the last of them."""
 
-    def __init__(self, parts: TargetParts, ids: mx.array | None = None, own: Collection[str] = ()) -> None:
-        """`ids`: the target's token id of each logit, if the head has a vocabulary of its own; else None. `own`: which
-        of `embed_tokens` and `lm_head` the head has itself, so that they are not the target's."""
+    def __init__(
+        self,
+        parts: TargetParts,
+        ids: mx.array | None = None,
+        stored: Collection[str] = (),
+        kinds: Sequence[LayerKind] | None = None,
+    ) -> None:
+        """`ids`: the target's token id of each logit, if the head has a vocabulary of its own; else None. `stored`:
+        the names of its arrays; without some for an embedding and an output layer, these are the target's. `kinds`: of
+        its layers; one of the target's first kind if that is None."""
         super().__init__()
-        size, epsilon, vocabulary = parts.size, parts.epsilon, parts.body.embed_tokens.weight.shape[0]
+        kinds = parts.kinds[:1] if kinds is None else kinds
+        size, epsilon, vocabulary = parts.size, float(parts.norm.eps), parts.embedding.weight.shape[0]
         self.pre_fc_norm_embedding = nn.RMSNorm(size, eps=epsilon)
         self.pre_fc_norm_hidden = nn.RMSNorm(size, eps=epsilon)
         self.fc = nn.Linear(2 * size, size, bias=False)
-        self.layers = [parts.new_layer()]
+        self.layers = [parts.new_layer(kind) for kind in kinds]
         self.norm = nn.RMSNorm(size, eps=epsilon)
-        if "lm_head" in own:
-            self.lm_head = nn.Linear(size, vocabulary if ids is None else ids.size, bias=False)
-        else:
-            self.lm_head = TargetLinear(parts.lm_head) if ids is None else chosen_rows(parts.lm_head, ids)
-        if "embed_tokens" in own:
+        self.lm_head = output_layer(parts, ids, own="lm_head.weight" in stored)
+        if "embed_tokens.weight" in stored:
             self.embed_tokens = nn.Embedding(vocabulary, size)
         self.form, self.fed = HeadForm(), FedStates()
         self.zero_centred = parts.zero_centred
-        self._embedding = parts.body.embed_tokens.__call__
+        self._embedding = parts.embedding.__call__
+        self._new_caches = partial(parts.new_caches, kinds)
+        self._latent = any(path.endswith("embed_q") for path, _ in self.named_modules())  # it takes no other mask
+        self._cached = [cache is not None for cache in self._new_caches()]
         self._ids = ids
 
     @property
@@ -184,8 +145,12 @@ class MTPHead(nn.Module):  # type: ignore[misc]
         """The target's token id of each logit; None if logits are over the target's vocabulary."""
         return self._ids
 
+    def project(self, states: mx.array) -> mx.array:
+        """Returns the target's hidden states as the head's: they are of the same kind."""
+        return states
+
     def make_cache(self) -> list[Any]:
-        return [*(KVCache() for _ in self.layers), KVCache()]
+        return [*(cache for cache in self._new_caches() if cache is not None), KVCache()]
 
     def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
         embedded = self.embed_tokens(tokens) if "embed_tokens" in self else self._embedding(tokens)
@@ -196,17 +161,29 @@ class MTPHead(nn.Module):  # type: ignore[misc]
             cache[-1].update_and_fetch(states[:, None, :, :half], states[:, None, :, half:])
         inputs = [self.pre_fc_norm_embedding(embedded), self.pre_fc_norm_hidden(states)]
         x = self.fc(mx.concatenate(inputs if self.form.embedding_first else inputs[::-1], axis=-1))
-        mask = base.create_attention_mask(x, None if cache is None else cache[0])
-        for i, layer in enumerate(self.layers):
-            x = layer(x, mask, None if cache is None else cache[i])
+        mask = base.create_attention_mask(x, _first(cache), return_array=self._latent)
+        rest = iter(cache or ())
+        for layer, cached in zip(self.layers, self._cached, strict=True):
+            x = layer(x, mask, next(rest, None) if cached else None)
         return self.lm_head(self.norm(x))
 
     def take_form(self, form: HeadForm) -> None:
         """Changes to another form."""
-        if more := form.added_to_norms - self.form.added_to_norms:
-            for norm in norms(self):
-                norm.weight = norm.weight + more
+        shift_norms(self, form.added_to_norms - self.form.added_to_norms)
         self.form = form
+
+
+def _first(caches: Any) -> Any:
+    """Returns the first cache of the first layer; None without caches."""
+    first = None if caches is None else caches[0]
+    return first[0] if isinstance(first, CacheList | list | tuple) else first
+
+
+def shift_norms(head: nn.Module, more: int) -> None:
+    """Adds a number to the weights of all norms."""
+    if more:
+        for norm in norms(head):
+            norm.weight = norm.weight + more
 
 
 def norms(head: nn.Module) -> Iterator[Any]:

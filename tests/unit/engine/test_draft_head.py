@@ -5,23 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
 
 from draftd.core import DRAFT_HEAD, PEER, SamplingParams
-from draftd.engine.cache.model_layers import without_head
+from draftd.engine.cache.alone_mode import prepare_alone, tokens_alone
+from draftd.engine.cache.model_layers import logits_at, record_states, states_of, without_head
 from draftd.engine.depth.controller import DepthControl
 from draftd.engine.depth.costs import CalibratedCosts, StepCosts
+from draftd.engine.drafters.base import Text
+from draftd.engine.drafters.draft_head import DraftHead
 from draftd.engine.drafters.sources import LoadedHead
-from draftd.engine.head_loading import take_form
+from draftd.engine.exactness.operations import MeasuredLayer
+from draftd.engine.features import Features
+from draftd.engine.head_forms import take_form
 from draftd.engine.pair import LoadedModels, assemble
+from draftd.exactness import OperationKind
+from draftd.models.head_families import DFLASH, EAGLE, MTP
 from draftd.models.head_weights import open_head
 from draftd.models.heads import find_head
 from draftd.models.mlx_lm import load_target, make_prompt_cache, vocabulary_size
 from tests.heads.layouts import LAYOUTS
 from tests.rig import Collected, Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
-from tests.rigged_head import TOLERANCE_OF_STATES, RiggedHead, check_fed, with_random_head
+from tests.rigged_head import CHAINED, TOLERANCE_OF_STATES, RiggedHead, check_fed, rigged, with_random_head
 from tests.scripted import ByteTokenizer
 from tests.scripted_edge import Edge
 
@@ -34,8 +42,8 @@ def models(nano_pair) -> LoadedModels:
     return with_random_head(replace(loaded, head=None))
 
 
-def rig_with_head(models: LoadedModels, **options) -> tuple[Rig, RiggedHead]:
-    rig = Rig(models, head_drafter=RiggedHead, **options)
+def rig_with_head(models: LoadedModels, drafter: type[RiggedHead] = RiggedHead, **options) -> tuple[Rig, RiggedHead]:
+    rig = Rig(models, head_drafter=drafter, **options)
     head = rig.scheduler.local.drafting.drafters[DRAFT_HEAD]
     assert isinstance(head, RiggedHead)
     return rig, head
@@ -67,6 +75,40 @@ def test_head_is_fed_every_hidden_state_once_in_batch_of_unlike_lengths(models: 
     assert counts(sinks)[0] > 60
 
 
+@pytest.mark.parametrize("kind", [EAGLE.kind, DFLASH.kind, CHAINED])
+def test_head_of_other_kind_is_fed_all_states_and_text_stays_same(nano_pair, kind: str) -> None:
+    """From slices, after rollbacks, and from the prefix cache."""
+    from draftd.engine.pair import load_models
+
+    loaded = load_models(str(nano_pair.target), progress=lambda line: None)
+    models = with_random_head(replace(loaded, head=None), kind)
+    texts = prompts(9, 70)
+    expected = plain_texts(models, texts, max_tokens=48)
+    rig, head = rig_with_head(models, rigged(kind), prefix_bytes=64 << 20, prefill_chunk=24)
+    head.right, head.answers = 0.7, {tuple(t): [*t, *a] for t, a in zip(texts, expected, strict=True)}
+    for whole in (True, False):
+        head.fed_features.clear()
+        sinks = rig.run([request(text, speculative(4, DRAFT_HEAD), max_tokens=40) for text in texts])
+        drafted, accepted = counts(sinks)
+        assert 0.2 < accepted / drafted < 0.95
+        assert [sink.tokens for sink in sinks] == [answer[:40] for answer in expected]
+        check_fed(models, head, whole=whole)
+
+
+def test_input_of_a_norm_that_exact_mode_computes_in_pieces_is_recorded_whole() -> None:
+    model, tokens = tiny_llama(2), mx.array([[1, 2, 0], [2, 1, 1]])
+    norm = model.model.norm
+    record_states(model, [norm])
+    _, whole = states_of(model, lambda: logits_at(model, tokens, None, None))
+    mode, call = prepare_alone(model), SimpleNamespace(path="model.norm", method="__call__")
+    MeasuredLayer(call, OperationKind.NORM, None, is_split=True, equal=frozenset({2, 4})).split(norm, mode)
+    with tokens_alone(model):
+        _, states = states_of(model, lambda: logits_at(model, tokens, None, None))
+    assert whole is not None
+    assert states is not None
+    assert mx.array_equal(states, whole).item()
+
+
 @pytest.mark.parametrize("depth", [1, 4])
 def test_perfect_head_is_accepted_whole_at_every_depth(models: LoadedModels, depth: int) -> None:
     texts = prompts(9, 33, 20)
@@ -92,9 +134,10 @@ def test_head_that_errs_is_rolled_back_and_text_stays_same(models: LoadedModels)
     check_fed(models, head)
 
 
-def test_text_taken_up_from_prefix_cache_goes_on_with_kept_state(models: LoadedModels) -> None:
-    first = prompts(60)[0]
-    rig, head = rig_with_head(models, prefix_bytes=64 << 20)
+@pytest.mark.parametrize("kind", [MTP, EAGLE.kind, DFLASH.kind, CHAINED])
+def test_text_taken_up_from_prefix_cache_goes_on_with_kept_state(models: LoadedModels, kind: str) -> None:
+    first, models = prompts(60)[0], with_random_head(models, kind)
+    rig, head = rig_with_head(models, rigged(kind), prefix_bytes=64 << 20)
     (sink,) = rig.run([request(first, speculative(2, DRAFT_HEAD), max_tokens=20)])
     turn = [*first, *sink.tokens, 11, 12, 13]
     head.fed_features.clear()
@@ -104,9 +147,10 @@ def test_text_taken_up_from_prefix_cache_goes_on_with_kept_state(models: LoadedM
     assert again.done.stats.counts.drafted > 10
     check_fed(models, head, whole=False)
     assert again.tokens == plain_texts(models, [turn], max_tokens=20)[0]
-    rebuilt, witness = rig_with_head(models)
+    rebuilt, witness = rig_with_head(models, rigged(kind))
     rebuilt.run([request(turn, speculative(2, DRAFT_HEAD), max_tokens=20)])
     assert head.drafts == witness.drafts, "its drafts are those of a head that saw the whole text"
+    with_random_head(models)  # so that the target records again what the other tests' head takes
 
 
 def test_seeded_and_sampled_texts_do_not_depend_on_head(models: LoadedModels) -> None:
@@ -127,6 +171,16 @@ def test_parked_text_keeps_head_primed_and_bounded(models: LoadedModels) -> None
     assert len(sink.tokens) == 150
     check_fed(models, head)
     assert not head._waiting, "all is forgotten at the end"
+
+
+def test_head_keeps_no_states_of_its_own_of_a_text_that_only_waits(models: LoadedModels) -> None:
+    """They would hold all keys and values that there were when they were made."""
+    head, text = DraftHead(models.head, models.info.vocab_size), Text(list(range(5, 405)))
+    head.begin(text, 0)
+    for start in (0, 128, 256):
+        head.feed(text, Features(start, 128, mx.zeros((1, 128, 256))))
+    assert head.texts.length(id(text)) > 256
+    assert not head.texts._texts[id(text)].states
 
 
 @pytest.fixture(scope="module", params=["qwen3_5_raw_tied", "qwen3_next_raw"])

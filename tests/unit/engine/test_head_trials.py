@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from draftd.engine import head_loading
+from draftd.engine import head_forms, head_loading
 from draftd.engine.cache.model_layers import states_of
 from draftd.engine.head_trials import HeadTrial, KeptTrials
 from draftd.engine.pair import load_models
@@ -32,7 +32,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> Trials:
     """The trials that were made, rather than read from the file."""
-    trials, try_forms = Trials(), head_loading.try_forms
+    trials, try_forms = Trials(), head_forms.try_forms
 
     def recorded(*args: Any) -> HeadTrial:
         trials.append(try_forms(*args))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,16 +20,19 @@ from draftd.models.folder import ModelFiles, ModelFolder, model_files, parameter
 from draftd.models.head_families import HeadFiles
 from draftd.models.head_weights import open_head
 from draftd.models.heads import find_head, head_repository
-from draftd.models.mtp import MTPHead
 from draftd.models.shards import HEAD_ARRAY
 from tests.heads.layouts import LAYOUTS, REFUSED
-from tests.heads.layouts.files import Tensors, bf16, read_safetensors, write_safetensors
+from tests.heads.layouts.files import Config, Tensors, bf16, read_safetensors, write_safetensors
 from tests.heads.layouts.layout import Layout
+from tests.heads.make_fixtures import target_states
+from tests.heads.numbers import draft_logits
 from tests.heads.reference import Array, fixtures
 
 FIXTURES = fixtures()
 BY_NAME = {layout.name: layout for layout in LAYOUTS}
 SIDECAR = "qwen3_5_mlx_sidecar_raw"
+UNREAD = re.compile(r"(embed_tokens|shared_head\.head)\.|t2d$")  # copies of the target's, and what d2t says too
+TAPS = "eagle_aux_hidden_state_layer_ids"
 ABOVE = "../elsewhere.safetensors"
 
 
@@ -80,30 +84,6 @@ def sidecar(tmp_path: Path) -> Written:
     return written(SIDECAR, tmp_path / "model")
 
 
-class Recorder:
-    """The head's output layer, which keeps what it is called with."""
-
-    def __init__(self, layer: Any) -> None:
-        self._layer, self.states = layer, mx.array(0)
-
-    def __call__(self, states: mx.array) -> mx.array:
-        self.states = states
-        return self._layer(states)
-
-
-def draft_logits(head: MTPHead, hidden: Array, tokens: Array, steps: int = 3) -> Array:
-    """Returns the logits of so many draft positions after the last token, as ReferenceHead.logits does."""
-    recorder = Recorder(head.lm_head)
-    head.lm_head = recorder
-    cache, states, ids = head.make_cache(), mx.array(hidden)[None, :-1], mx.array(tokens)[None, 1:]
-    rows = []
-    for _ in range(steps):
-        with head.fed.of(states):
-            rows.append(head(ids, cache)[0, -1])
-        states, ids = recorder.states[:, -1:], mx.argmax(rows[-1])[None, None]
-    return np.array(mx.stack(rows))
-
-
 @pytest.fixture(scope="module")
 def headless(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Written], list[mx.array]]:
     """Returns a target's weights as they are opened where no head is beside it, which is the same in its raw layouts,
@@ -111,12 +91,17 @@ def headless(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Written], li
     opened = dict[tuple[str, bool], list[mx.array]]()
 
     def weights(model: Written) -> list[mx.array]:
-        key = model.layout.target, "_raw" in model.layout.name.removesuffix("_4bit").replace("sidecar_raw", "")
+        name, prefixes = model.layout.name, tuple(filter(None, model.layout.head.prefixes))
+        key = model.layout.target, "_raw" in re.sub("_4bit$|sidecar_raw|embedded_raw", "", name)
         if key not in opened:
             folder = shutil.copytree(model.target, tmp_path_factory.mktemp("headless") / "model")
             for file in folder.rglob("*.safetensors"):
                 tensors, metadata = read_safetensors(file)
-                own = {name: tensor for name, tensor in tensors.items() if not HEAD_ARRAY.match(name)}
+                own = {
+                    name: tensor
+                    for name, tensor in tensors.items()
+                    if not HEAD_ARRAY.match(name) and not name.startswith(prefixes)
+                }
                 file.unlink()
                 if own and file.name.startswith("model"):
                     write_safetensors(file, own, metadata)
@@ -133,16 +118,19 @@ def test_head_of_each_layout_gives_the_reference_logits_over_an_undisturbed_targ
     model, fixture = written(name, tmp_path), FIXTURES[name]
     target = model.model()
     assert all(mx.array_equal(*pair).item() for pair in zip(parameters(target), headless(model), strict=True))
-    states = getattr(target, "language_model", target).model(mx.array(fixture.tokens)[None])[0]
-    np.testing.assert_allclose(np.array(states), fixture.hidden, atol=1e-3)
     files = model.head()
-    assert (files.kind, files.refusal, files.trimmed) == ("mtp", "", False)
-    assert files.raw in (not model.layout.head.norms_shifted, None)
+    assert not files.refusal
     head = open_head(files, target)
+    if head.zero_centred:
+        assert files.raw in (not model.layout.head.norms_shifted, None)
+    assert head.form.taps == model.layout.taps
+    states = target_states(target, fixture.tokens, normed=head.form.after_norm, taps=head.form.taps)
+    np.testing.assert_allclose(states, fixture.hidden, atol=1e-3)
     np.testing.assert_allclose(draft_logits(head, fixture.hidden, fixture.tokens), fixture.logits, atol=1e-4)
-    own = mx.load(str(model.folder / model.layout.head.file))
-    prefix = model.layout.head.prefix
-    assert files.nbytes == sum(array.nbytes for name, array in own.items() if name.startswith(prefix))
+    own, prefixes = mx.load(str(model.folder / model.layout.head.file)), model.layout.head.prefixes
+    read = {stored for _, stored in files.names.values()}
+    assert all(UNREAD.search(stored) for stored in own.keys() - read if stored.startswith(prefixes))
+    assert files.nbytes == sum(own[stored].nbytes for stored in read)
 
 
 @pytest.mark.parametrize(("name", "write"), REFUSED, ids=[name for name, _ in REFUSED])
@@ -150,20 +138,9 @@ def test_heads_of_other_families_are_refused_by_their_name(
     name: str, write: Callable[[Path], None], tmp_path: Path
 ) -> None:
     words = {
-        "deepseek_v3": "DeepSeek-V3",
-        "glm4_moe": "GLM",
-        "mimo": "MiMo",
-        "step3p5": "Step-3.5",
-        "exaone_moe": "EXAONE",
-        "ernie4_5_moe": "Ernie",
-        "nemotron_h": "Nemotron-H",
-        "longcat_flash": "LongCat",
-        "bailing_moe": "Bailing",
         "deepseek_v4": "DeepSeek-V4",
         "qwen4_exp": "Qwen3.8-Flash-Next",
         "gemma4_assistant": "Gemma 4",
-        "eagle3": "EAGLE-3",
-        "dflash": "DFlash",
     }
     write(tmp_path)
     heads = [find_head(tmp_path, json.loads((tmp_path / "config.json").read_text())), head_repository(tmp_path)]
@@ -189,7 +166,7 @@ MISFITS: dict[str, tuple[str, Callable[[Tensors], Tensors], str]] = {
     "no norm": (SIDECAR, without("mtp.norm.weight"), "lacks norm.weight"),
     "shape": (SIDECAR, with_array("mtp.fc.weight", bf16(np.ones((64, 64)))), r"fc.weight has the shape \(64, 64\)"),
     "unknown": (SIDECAR, with_array(f"{UP}.weight_scale_inv", bf16(np.ones(1))), "has layers.0.mlp.up_proj.weight_sc"),
-    "two layers": (SIDECAR, with_array("mtp.layers.1.mlp.up_proj.weight", bf16(np.ones(1))), "has layers.1.mlp.up_pr"),
+    "two layers": (SIDECAR, with_array("mtp.layers.1.mlp.up_proj.weight", bf16(np.ones(1))), "has 2 layers"),
     "integers": (SIDECAR, with_array(f"{UP}.weight", np.ones((128, 64), np.uint32)), "up_proj.weight is uint32"),
     "packing": (
         f"{SIDECAR}_4bit",
@@ -219,6 +196,35 @@ def test_head_that_does_not_fit_is_refused_by_array_and_its_target_opens(fault: 
     assert model.layout.head.file in head.refusal
     with pytest.raises(ModelLoadError, match=words):
         open_head(head, model.model())
+
+
+CONFIGS: dict[str, tuple[str, Config | list[Any], str]] = {
+    "layer": (
+        "eagle3_specforge",
+        {"eagle_config": {TAPS: [0, 2, 6]}},
+        r"is \[0, 2, 6\], and allowed are two to 16 lay",
+    ),
+    "one layer": ("eagle3_specforge", {"eagle_config": {TAPS: [3]}}, "and allowed are two to 16 layers from 0 to 5"),
+    "names": ("eagle3_speculators", {TAPS: ["a", "b", "c"]}, "allowed are two to 16 layers from 0 to 6"),
+    "list": ("eagle3_specforge", {"eagle_config": [3]}, r"eagle_config is \[3\], and allowed is an object"),
+    "kind": ("eagle3_specforge", {"model_type": "gpt2"}, "cannot be opened over this target: TypeError"),
+    "stops": ("eagle3_specforge", {"model_type": "olmo"}, "cannot be opened over this target: SystemExit"),
+    "no object": ("eagle1", [], "config.json is no object"),
+    "block": ("dflash", {"block_size": 1}, "block_size is 1, and allowed is 2 to 64"),
+    "mask": ("dflash", {"dflash_config": {"target_layer_ids": [0, 1], "mask_token_id": 256}}, "allowed is 0 to 255"),
+    "layer types": ("dflash", {"layer_types": ["full_attention"]}, "name 1 layers, and it has 2"),
+}
+
+
+@pytest.mark.parametrize("fault", CONFIGS)
+def test_configuration_that_does_not_fit_a_head_is_refused_by_field_and_value(fault: str, tmp_path: Path) -> None:
+    name, change, words = CONFIGS[fault]
+    model = written(name, tmp_path)
+    file = model.layout.head_folder(tmp_path) / "config.json"
+    config = change if isinstance(change, list) else json.loads(file.read_text()) | change
+    file.write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match=words):
+        open_head(model.head(), model.model())
 
 
 DAMAGE: dict[str, tuple[bytes, str]] = {
@@ -312,7 +318,6 @@ def test_trimmed_head_has_the_logits_of_its_own_vocabulary(sidecar: Written) -> 
     whole = draft_logits(open_head(sidecar.head(), target), fixture.hidden, fixture.tokens, 1)
     sidecar.change(with_array("mtp.d2t", ids - np.arange(5)))
     files = sidecar.head()
-    assert files.trimmed
     head = open_head(files, target)
     assert head.ids is not None
     assert head.ids.tolist() == ids.tolist()
@@ -341,11 +346,11 @@ def test_head_with_its_own_embedding_and_output_layer_uses_them(sidecar: Written
         sidecar.change(lambda tensors, before=stored: before)  # type: ignore[misc]
 
 
-def test_head_beside_an_architecture_without_such_heads_is_refused(sidecar: Written) -> None:
+def test_head_with_another_kind_of_layer_than_its_target_is_refused(sidecar: Written) -> None:
     config = {"model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 64}
     head = find_head(sidecar.folder, config)
     assert head is not None
-    assert "the target is gemma3_text" in head.refusal
+    assert "lacks layers.0.post_feedforward_layernorm.weight" in head.refusal
 
 
 def test_head_over_another_target_raises_with_the_wrong_shape(tmp_path: Path) -> None:

@@ -39,12 +39,13 @@ def check_head(
     reading its weights. Returns the finding on it, and the head or why it is refused. `target`: opened, with its
     `config`."""
     from draftd.engine.cache.layouts import why_not_batched
-    from draftd.models.head_weights import ANOTHER_HEAD, open_head
+    from draftd.models.check import ANOTHER_HEAD
+    from draftd.models.head_weights import open_head
 
     files = find_head(folder.files().folder, config) if apart is None else head_repository(apart.files().folder)
     if files is None:
         return [], NO_HEAD
-    info = HeadInfo(files.kind, files.family, tuple(file.name for file in files.files), files.nbytes)
+    info = HeadInfo(files.family.kind, files.family.words, tuple(file.name for file in files.files), files.nbytes)
     try:
         if several_ranks and not files.refusal:
             raise ModelLoadError(NOT_WITH_RANKS, ANOTHER_HEAD)

@@ -155,24 +155,38 @@ class _Wanted:
     at: mx.array | None = None
     applied = False  # whether the last layer computed only these
     skipped = False  # the last layer returns its input
-    records = before_norm = False  # whether hidden states are recorded; whether in front of the final norm
+    records = False  # whether hidden states are recorded
+    inputs_of: tuple[Any, ...] = ()  # they are the inputs of these modules side by side; none: the last layer's input
     states: list[mx.array] | None = None  # those of the present forward, while they are recorded
-    awaited = False  # the present call of the model has not reached the layer that records them
+    awaited = False  # the present call of the model has not reached all modules that record them
 
-    def record(self, x: mx.array, *, before_norm: bool) -> None:
-        """Records a layer's input if these are the hidden states, once for each call of the model: the layer may be
-        called again for parts of them."""
-        if self.states is not None and self.awaited and self.before_norm == before_norm:
-            self.states.append(x)
+    def __init__(self) -> None:
+        self._inputs = dict[int, mx.array]()  # those of the present call of the model, by id() of the module
+
+    def begin_call(self) -> None:
+        self.awaited = True
+        self._inputs.clear()
+
+    def record(self, x: mx.array, module: Any = None) -> None:
+        """Records the input of one of `inputs_of`, or of the last layer (None), once for each call of the model: the
+        last layer may be called again for parts of it."""
+        if self.states is None or not self.awaited or (module is None) is bool(self.inputs_of):
+            return
+        if module is not None:
+            self._inputs[id(module)] = x
+        if all(id(one) in self._inputs for one in self.inputs_of):
+            inputs = [self._inputs[id(one)] for one in self.inputs_of] or [x]
+            self.states.append(inputs[0] if len(inputs) == 1 else mx.concatenate(inputs, axis=-1))
             self.awaited = False
+            self._inputs.clear()
 
 
-def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any], at: Positions | None) -> mx.array:
+def logits_at(model: Any, tokens: mx.array, caches: Sequence[Any] | None, at: Positions | None) -> mx.array:
     """Runs mlx-lm's `model` on `tokens` (rows × width). Returns the logits at positions `at`, rows × n × vocabulary; at
     all positions if `at` is None."""
     present: _Wanted | None = getattr(model, _ASKS, None)
     if present is not None:
-        present.awaited = True
+        present.begin_call()
     if at is None or tokens.shape[1] == len(at[0]) == 1:
         return model(tokens, cache=caches)
     wanted = wanted_positions(model)
@@ -217,7 +231,7 @@ def _asking(kind: type, method: str, wanted: _Wanted) -> type:
     def some(self: Any, x: mx.array) -> Any:
         if wanted.skipped:
             return _as_wide(self, x)
-        wanted.record(x, before_norm=False)
+        wanted.record(x)
         if wanted.at is None:
             return whole(self, x)
         at, wanted.at, wanted.applied = wanted.at, None, True
@@ -233,13 +247,20 @@ def ask_first(module: Any, method: str) -> None:
         module.__class__ = _asking(type(module), method, wanted)
 
 
-def record_states(model: Any, before: Any | None = None) -> None:
-    """Makes `states_of` return the hidden states of `model`, until `stop_recording`. `before`: the model's final norm,
-    if they are to be those in front of it."""
+def record_first(module: Any) -> None:
+    """Puts the recording of a module's input in front of its call again, after `split_tokens` wrapped it."""
+    if (wanted := getattr(type(module), _RECORDS, None)) is not None:
+        module.__class__ = _recording(type(module), wanted)
+
+
+def record_states(model: Any, inputs_of: Sequence[Any] = ()) -> None:
+    """Makes `states_of` return the hidden states of `model`, until `stop_recording`: the inputs of these modules, side
+    by side; without any, what the last layer makes logits of."""
     wanted = wanted_positions(model)
-    wanted.records, wanted.before_norm = True, before is not None
-    if before is not None and not hasattr(type(before), _RECORDS):
-        before.__class__ = _recording(type(before), wanted)
+    wanted.records, wanted.inputs_of = True, tuple(inputs_of)
+    for module in inputs_of:
+        if not hasattr(type(module), _RECORDS):
+            module.__class__ = _recording(type(module), wanted)
 
 
 def stop_recording(model: Any) -> None:
@@ -248,8 +269,8 @@ def stop_recording(model: Any) -> None:
 
 
 def states_of(model: Any, forward: Callable[[], mx.array]) -> tuple[mx.array, mx.array | None]:
-    """Runs `forward`, which calls `model` on a batch. Returns its logits, and the last hidden states of all positions,
-    rows × width × size, or None if they are not recorded. If it calls the model several times, each call is for the
+    """Runs `forward`, which calls `model` on a batch. Returns its logits, and the hidden states that `record_states`
+    names, rows × width × size; None if they are not recorded. If it calls the model several times, each call is for the
     next positions."""
     wanted: _Wanted | None = getattr(model, _ASKS, None)
     if wanted is None or not wanted.records:
@@ -265,14 +286,14 @@ def states_of(model: Any, forward: Callable[[], mx.array]) -> tuple[mx.array, mx
 
 
 def _recording(kind: type, wanted: _Wanted) -> type:
-    """Returns a subclass of a norm that records its input."""
+    """Returns a subclass of a module's class that records its input."""
 
-    def record(self: Any, x: mx.array) -> Any:
+    def record(self: Any, x: mx.array, *more: Any, **options: Any) -> Any:
         if not wanted.skipped:
-            wanted.record(x, before_norm=True)
-        return kind.__call__(self, x)
+            wanted.record(x, self)
+        return kind.__call__(self, x, *more, **options)
 
-    return type(kind.__name__, (kind,), {"__call__": record, "__module__": kind.__module__, _RECORDS: True})
+    return type(kind.__name__, (kind,), {"__call__": record, "__module__": kind.__module__, _RECORDS: wanted})
 
 
 def _as_wide(layer: Any, x: mx.array) -> mx.array:

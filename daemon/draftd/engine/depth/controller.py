@@ -201,7 +201,8 @@ class DepthControl:
             candidate.drafter, candidate.key = model.name, sequence.evidence_key(model.name)
             candidate.ready = model.ready
             candidate.prefill_seconds = model.prefill_seconds
-            candidate.draft = self.acceptance.expected_tokens(sequence, model.name, most + 1)
+            candidate.most = drafters[model.name].reach(sequence, most)
+            candidate.draft = self.acceptance.expected_tokens(sequence, model.name, candidate.most + 1)
         allowed = sequence.drafters
         for weightless in WEIGHTLESS:
             usable = weightless in allowed and weightless in drafters
@@ -375,5 +376,6 @@ def _costed_drafter(plan: DraftPlan, done: DecodeStep, width: int) -> DrafterNam
     kinds = {draft.drafter for draft in plan.sequences if draft.drafter and draft.depth}
     kinds = {PROMPT_LOOKUP if kind in COST_NOTHING else kind for kind in kinds}  # forced tokens cost nothing either
     steps = max(result.draft_forwards for result in done.sequences)
-    usable = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _COSTED_LAG and steps in (0, width)
+    at_once = steps in (0, 1, width)  # a draft of nothing, of a block or of tokens one by one
+    usable = width and len(kinds) == 1 and not done.drafter_errors and done.lag <= _COSTED_LAG and at_once
     return kinds.pop() if usable else None

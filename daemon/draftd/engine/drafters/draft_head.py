@@ -1,4 +1,4 @@
-"""The drafter that runs a draft head: a small layer that drafts from the target's last hidden states.
+"""The drafter that runs a draft head: a few layers that draft from the target's hidden states.
 
 Entry i of its caches comes from the pair (hidden state at position i, token i + 1), so after n tokens it has n - 1
 entries, and the pair with the last token is fed when it drafts. Further ahead its own output takes the place of the
@@ -21,22 +21,22 @@ from draftd.engine.drafters.base import Draft, DraftSequence, merge
 from draftd.engine.drafters.cached import CachedDrafter
 from draftd.engine.features import Features
 from draftd.engine.sampling.transforms import Sampling
-from draftd.models.mtp import MTPHead
+from draftd.models.head_weights import Head
 
 _WAITING = 128  # hidden states of a text for which no cache entries are computed yet, at most
 _WIDE = 8  # waiting states that a forward which drafts may take in
 
 
 class DraftHead(CachedDrafter):
-    """Drafts with an MTP head."""
+    """Drafts with an MTP or EAGLE head."""
 
     fed = True
 
-    def __init__(self, head: MTPHead, vocabulary: int, prefix: PrefixCache | None = None) -> None:
+    def __init__(self, head: Head, vocabulary: int, prefix: PrefixCache | None = None) -> None:
         """`vocabulary`: the target's."""
         super().__init__(head, vocabulary, prefix)
         self._head = head
-        record_states(head, before=None if head.form.after_norm else head.norm)
+        record_states(head, inputs_of=[] if head.form.own_after_norm else [head.norm])
         self._waiting: dict[int, list[Features]] = {}  # by id(), of all known sequences: states not taken in yet
         self._lengths: dict[int, int] = {}  # by id(), of those that have a row: entries from the target's own states
         self._states: mx.array | None = None  # rows × 1 × size: the head's own, after the token that it drafted last
@@ -105,8 +105,10 @@ class DraftHead(CachedDrafter):
             return
         tokens = self._next_tokens(sequence)
         if tokens:
-            with self._head.fed.of(_beside(self._pop_states(key, len(tokens)))):
+            with self._head.fed.of(self.project_rows([key], [self._pop_states(key, len(tokens))], len(tokens))):
                 self.texts.take_in(key, tokens)
+            if (states := self.texts.take_states(key)) is not None:
+                self.took_in([key], [len(tokens)], states)
             self.texts.begin_to_settle(key)
             self.texts.keep_piece(key, sequence.tokens)
 
@@ -115,7 +117,7 @@ class DraftHead(CachedDrafter):
         self.roll_back()
         pieces = [self._next_tokens(sequence) for sequence in self.sequences]
         if any(pieces):
-            self._forward(pieces)
+            self.forward(pieces)
             mx.async_eval(self.caches.arrays())
 
     def _next_tokens(self, sequence: DraftSequence) -> list[int]:
@@ -123,15 +125,17 @@ class DraftHead(CachedDrafter):
         most = len(sequence.tokens) - (not sequence.ended)
         return sequence.tokens[self._length(sequence) + 1 : min(self._end(sequence) + 1, most)]
 
-    def _forward(self, pieces: Sequence[Sequence[int]]) -> mx.array:
+    def forward(self, pieces: Sequence[Sequence[int]]) -> mx.array:
         """Feeds each row its next tokens, with the states that wait for them. Returns the logits after each row's last
         token, rows × 1 × vocabulary."""
         widths = [len(piece) for piece in pieces]
-        rows = [self._pop_states(id(one), width) for one, width in zip(self.sequences, widths, strict=True)]
-        with self._head.fed.of(_pad_states(rows, max(widths))):
+        keys = [id(sequence) for sequence in self.sequences]
+        rows = [self._pop_states(key, width) for key, width in zip(keys, widths, strict=True)]
+        with self._head.fed.of(self.project_rows(keys, rows, max(widths))):
             logits = self.caches.forward(pad_rows(pieces), widths, at=last(widths))
-        for sequence, length in zip(self.sequences, self.caches.lengths, strict=True):
-            self._lengths[id(sequence)] = length
+        self._lengths.update(zip(keys, self.caches.lengths, strict=True))
+        if (states := self.caches.states) is not None:
+            self.took_in(keys, widths, states)
         return logits
 
     def _pop_states(self, key: int, count: int) -> list[mx.array]:
@@ -144,6 +148,17 @@ class DraftHead(CachedDrafter):
             waiting[:1] = [Features(start + taken, positions - taken, states, row, first + taken)][taken == positions :]
             count -= taken
         return parts
+
+    def project_rows(self, keys: Sequence[int], rows: Sequence[Sequence[mx.array]], width: int) -> mx.array:
+        """Returns the states of the texts `keys`, given in parts for each, as the head's: rows × width × size."""
+        if len({part.shape[-1] for row in rows for part in row}) > 1:  # one that the prefix cache kept is the head's
+            return _pad_states([[self._head.project(part) for part in row] for row in rows], width)
+        return self._head.project(_pad_states(rows, width))
+
+    def took_in(self, keys: Sequence[int], widths: Sequence[int], states: mx.array) -> None:
+        """Takes the states that the head made of the tokens that texts took in, rows × width × size. If they were kept
+        without being computed, they would hold all keys and values of that time."""
+        return
 
     # drafting
 
@@ -176,12 +191,16 @@ class DraftHead(CachedDrafter):
         """Takes back the entries that come from the head's own states."""
         self.caches.rollback([self._lengths[id(sequence)] for sequence in self.sequences])
 
-    def catch_up(self, drafting: Sequence[int]) -> mx.array:
-        pieces = [
+    def pieces(self, drafting: Sequence[int]) -> list[list[int]]:
+        """Returns the tokens of the pairs that `catch_up` has to feed, by row."""
+        return [
             sequence.tokens[self._lengths[id(sequence)] + 1 :] if wanted else []
             for sequence, wanted in zip(self.sequences, drafting, strict=True)
         ]
-        logits, states = self._forward(pieces), self.caches.states
+
+    def catch_up(self, drafting: Sequence[int]) -> mx.array:
+        pieces = self.pieces(drafting)
+        logits, states = self.forward(pieces), self.caches.states
         assert states is not None, "the head records its states"
         ends = mx.array(last([len(piece) for piece in pieces]))
         self._states = mx.take_along_axis(states, ends[:, :, None], axis=1)
@@ -189,7 +208,7 @@ class DraftHead(CachedDrafter):
 
     def go_on(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
         assert self._states is not None, "the text was caught up with before"
-        with self._head.fed.of(self._states):
+        with self._head.fed.of(self._head.project(self._states)):
             logits = super().go_on(tokens, widths)
         self._states = self.caches.states
         return logits

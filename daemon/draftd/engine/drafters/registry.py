@@ -87,10 +87,10 @@ def built_in_drafters() -> DrafterRegistry:
         return DraftModel(provided.model, provided.vocabulary, provided.prefix)
 
     def draft_head(provided: DrafterParts) -> Drafter:
-        from draftd.engine.drafters.draft_head import DraftHead
+        from draftd.engine.drafters.heads import drafter_of
 
         assert provided.model is not None
-        return DraftHead(provided.model, provided.vocabulary, provided.prefix)
+        return drafter_of(provided.model)(provided.model, provided.vocabulary, provided.prefix)
 
     def prompt_lookup(provided: DrafterParts) -> Drafter:
         from draftd.engine.drafters.prompt_lookup import PromptLookup

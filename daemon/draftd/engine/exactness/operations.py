@@ -16,7 +16,7 @@ import mlx.nn as nn
 from draftd.engine.cache.alone import join_tokens, split_states, split_tokens, state_of
 from draftd.engine.cache.alone_mode import AloneMode, tokens_alone
 from draftd.engine.cache.layouts import make_caches
-from draftd.engine.cache.model_layers import ask_first
+from draftd.engine.cache.model_layers import ask_first, record_first
 from draftd.engine.exactness.compare import compare, spread_of
 from draftd.engine.exactness.recording import LayerCall, recorded_calls, settle
 from draftd.exactness import OperationExactness, OperationKind
@@ -74,6 +74,7 @@ class MeasuredLayer:
             split_tokens(module, self.method, mode, self.equal, self.axis, always=self.is_head)
             if self.is_head:
                 ask_first(module, self.method)
+            record_first(module)
 
     @property
     def is_head(self) -> bool:
