@@ -24,14 +24,15 @@ from draftd.models.head_weights import Head
 from draftd.models.mtp import MTPHead
 from draftd.models.target_parts import TargetParts
 
-CHAINED = "chained"
+CHAINED, WINDOWED = "chained", "windowed"  # kinds of heads that are no family's: the second is a DFlash head
 TOLERANCE = 1e-5
 TOLERANCE_OF_STATES = 3e-4  # random recurrent layers enlarge the rounding of other slices
 
 
 def random_head(target: Any, kind: str = MTP, seed: int = 7) -> Head:
     """Returns a draft head of random weights over a target, which records the states that the head takes from now on.
-    `kind`: of its family, or CHAINED. Heads of EAGLE-3 and DFlash take the inputs of three layers of a Llama model."""
+    `kind`: of its family, CHAINED or WINDOWED. Heads of EAGLE-3 and DFlash take the inputs of three layers of a Llama
+    model."""
     mx.random.seed(seed)
     parts = TargetParts.of(target)
     assert parts is not None
@@ -40,7 +41,8 @@ def random_head(target: Any, kind: str = MTP, seed: int = 7) -> Head:
     elif kind == CHAINED:
         head = ChainedHeads(parts, 3)
     else:
-        layer = {**vars(parts.args), "num_hidden_layers": 1, "layer_types": ["full_attention"]}
+        kinds = ["full_attention", "sliding_attention"] if kind == WINDOWED else ["full_attention"] * 3
+        layer = {**vars(parts.args), "num_hidden_layers": len(kinds), "layer_types": kinds, "sliding_window": 24}
         taps = [1, len(parts.layers) // 2, len(parts.layers)]
         if kind == EAGLE.kind:
             config = {"transformer_layer_config": layer, "eagle_aux_hidden_state_layer_ids": taps}
@@ -117,7 +119,7 @@ class RiggedChain(RiggedHead, ChainedDrafter):
 
 def rigged(kind: str) -> type[RiggedHead]:
     """Returns the rigged drafter for heads of this kind."""
-    return {DFLASH.kind: RiggedBlock, CHAINED: RiggedChain}.get(kind, RiggedHead)
+    return {DFLASH.kind: RiggedBlock, WINDOWED: RiggedBlock, CHAINED: RiggedChain}.get(kind, RiggedHead)
 
 
 def check_fed(models: LoadedModels, head: RiggedHead, *, whole: bool = True, tolerance: float = TOLERANCE) -> None:

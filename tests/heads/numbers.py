@@ -89,5 +89,9 @@ def draft_logits(head: Head, hidden: Array, tokens: Array, steps: int = 3) -> Ar
             rows.append(caches.forward(ids.astype(mx.uint32), [ids.shape[1]])[0, -1])
         assert caches.states is not None
         token = mx.argmax(rows[-1])
-        states, ids = head.project(caches.states[:, -1:]), (token if head.ids is None else head.ids[token])[None, None]
+        own = caches.states[:, -1:]
+        states, ids = (
+            (head.project_own(own) if chained else own),
+            (token if head.ids is None else head.ids[token])[None, None],
+        )
     return np.array(mx.stack(rows))

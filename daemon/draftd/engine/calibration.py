@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -146,6 +146,18 @@ class Calibration:
         self.close()
 
 
+class _MeasuredDraft(NamedTuple):
+    """What a draft of `tokens` tokens took, with so many forwards."""
+
+    seconds: float
+    tokens: int
+    forwards: int
+
+    def seconds_of(self, depth: int) -> float:
+        """Returns what a draft of `depth` tokens takes: less if each token has a forward of its own."""
+        return self.seconds * depth / self.tokens if self.forwards == self.tokens else self.seconds
+
+
 class _Measurement:
     """One measurement: its own sequences of the target, and the results so far. Each iterator does one forward at a
     time."""
@@ -226,18 +238,20 @@ class _Measurement:
 
     def drafted_steps(self, size: int, depths: list[int], steps: int) -> Iterator[None]:
         """Measures all depths in turn, `steps` times, so that a busy moment of the machine affects all of them."""
-        alone, step = dict[int, float](), dict[DrafterName, float]()
+        alone, drafts = dict[int, float](), dict[DrafterName, _MeasuredDraft]()
         for _ in range(steps if depths else 0):
             for kind, drafter in self._drafters.items():
-                step[kind] = min(self._draft(drafter), step.get(kind, math.inf))
+                draft = self._draft(drafter)
+                drafts[kind] = min(draft, drafts.get(kind, draft))
                 yield None
             for depth in depths:
                 self._verify(size, depth, alone)
                 yield None
         for depth, seconds in alone.items():
             self._drafted.setdefault(PROMPT_LOOKUP, {})[size, depth] = seconds
-            for drafts, each in step.items():
-                self._drafted.setdefault(drafts, {})[size, depth] = seconds + depth * each
+            for kind, draft in drafts.items():
+                if depth <= draft.tokens:
+                    self._drafted.setdefault(kind, {})[size, depth] = seconds + draft.seconds_of(depth)
 
     def longer(self, long: int) -> Iterator[None]:
         """Measures what context adds to a step: the one sequence claims to hold `long` tokens, which costs the same
@@ -260,14 +274,14 @@ class _Measurement:
             del sequence.tokens[length + 1 :]
         self._pretends = False
 
-    def _draft(self, drafter: Drafter) -> float:
-        """Seconds of one forward of a draft model."""
+    def _draft(self, drafter: Drafter) -> _MeasuredDraft:
+        """Measures the deepest draft of a drafter."""
         mx.synchronize()
         began = time.perf_counter()
         sampling = Sampling([SamplingParams()] * len(self._sequences))
         draft = drafter.propose(self._sequences, [self._deepest] * len(self._sequences), sampling)
         mx.eval(draft.tokens)
-        return (time.perf_counter() - began) / self._deepest
+        return _MeasuredDraft(time.perf_counter() - began, max(draft.depths), max(draft.forwards))
 
     def _verify(self, size: int, depth: int, least: dict[int, float]) -> None:
         """Verifies `depth` tokens of each sequence, of which few are accepted. `least`: the shortest time so far in

@@ -110,7 +110,11 @@ class DraftDispatch:
         """Tells the drafters that draft from hidden states that the target has begun a sequence, with `cached` tokens
         from its prefix cache."""
         for drafter in self.heads_of(sequence):
-            drafter.begin(sequence, cached)
+            try:
+                drafter.begin(sequence, cached)
+            except Exception as error:
+                _log.warning("a drafter failed with the beginning of a text: %s", error)
+                drafter.leave(sequence)
 
     def reusable_prefix(self, sequence: DecodeSequence, target: Target) -> int | None:
         """Returns how many tokens the sequence is to take from the target's prefix cache: as many as its drafters need

@@ -67,10 +67,15 @@ def load_head(
         for _ in read(parameters(head), folder.called):
             pass
         try_out(head, f"the draft head of {folder.called}")
-        not_batched = why_not_batched(head)
+        not_batched = why_not_batched(head) or _needs_equal_widths(head)
     except ModelLoadError as error:
         _log.warning("%s: its draft head is not used: %s", folder.called, error.message)
         return LoadedHead(replace(info, refusal=error.what))
+    except NotServing:
+        raise
+    except Exception as error:
+        _log.warning("%s: its draft head is not used: it cannot be tried", folder.called, exc_info=True)
+        return LoadedHead(replace(info, refusal=f"it cannot be tried: {in_one_line(error)}"))
     if not_batched:
         return LoadedHead(replace(info, refusal=f"its layers cannot be batched: {not_batched}"))
     info = replace(info, weight_bytes=weight_bytes(head))
@@ -94,6 +99,10 @@ def load_head(
     )  # fmt: skip
     take_form(head, target, form)
     return LoadedHead(replace(info, form=str(form)), head, _source(files, folder, form), head_files(folder, form))
+
+
+def _needs_equal_widths(head: Head) -> str:
+    return "they take only texts that feed equally many tokens" if "level" in getattr(head, "_draftd_way", {}) else ""
 
 
 def _source(files: HeadFiles, folder: ModelFolder, form: HeadForm) -> HeadSource:

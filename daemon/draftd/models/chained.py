@@ -74,11 +74,13 @@ class ChainedHeads(nn.Module):  # type: ignore[misc]
             self._read = 0
 
     def project(self, states: mx.array) -> mx.array:
-        """Returns states as those of all heads, rows × width × (heads · size): the target's, which are the first
-        head's; those that the heads made, which are the others'; all as they are."""
-        missing = len(self.heads) * self._size - states.shape[-1]
-        before = 0 if states.shape[-1] == self._size else missing
-        return mx.pad(states, [(0, 0), (0, 0), (before, missing - before)])
+        """Returns the target's states, which are the first head's, as those of all heads, rows × width × (heads ·
+        size). Those of all heads are returned as they are."""
+        return mx.pad(states, [(0, 0), (0, 0), (0, len(self.heads) * self._size - states.shape[-1])])
+
+    def project_own(self, states: mx.array) -> mx.array:
+        """Returns what the heads made, which are the states of all but the first, as those of all heads."""
+        return mx.pad(states, [(0, 0), (0, 0), (self._size, 0)])
 
     def make_cache(self) -> list[Any]:
         return [*(RotatingKVCache(max_size=window) if window else KVCache() for window in self._windows), KVCache()]
@@ -87,14 +89,19 @@ class ChainedHeads(nn.Module):  # type: ignore[misc]
         embedded = self._embedding(tokens)
         fed = self.fed.take(tokens.shape[1])
         first = [embedded] * len(self.heads) if fed is None else mx.split(fed, len(self.heads), axis=-1)
+        before = (self.fed.outputs if fed is not None else []) or first[
+            1:
+        ]  # what the heads made of the token before these
         states, outputs = list[mx.array](), list[mx.array]()
         for i, (head, window) in enumerate(zip(self.heads, self._windows, strict=True)):
-            own = first[0] if i == 0 else mx.concatenate([first[i][:, :1], outputs[-1][:, :-1]], axis=1)
+            own = first[0] if i == 0 else mx.concatenate([before[i - 1][:, :1], outputs[-1][:, :-1]], axis=1)
             states.append(own.astype(embedded.dtype))
             outputs.append(head(embedded, states[-1], self.form, None if cache is None else cache[i], window))
         if cache is not None:
             halves = mx.split(mx.concatenate(states, axis=-1)[:, None], 2, axis=-1)
             cache[-1].update_and_fetch(*halves)
+        if fed is not None:
+            self.fed.outputs = [output[:, -1:] for output in outputs[:-1]]
         self.states(mx.concatenate(outputs[:-1], axis=-1))
         read = self.heads[self._read]
         return read.lm_head(read.norm(outputs[self._read]))

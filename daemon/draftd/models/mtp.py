@@ -30,15 +30,16 @@ class FedStates:
     def __init__(self) -> None:
         self._states: mx.array | None = None
         self._taken = 0
+        self.outputs: list[mx.array] = []  # what chained heads made of the last token of the call before
 
     @contextlib.contextmanager
     def of(self, states: mx.array) -> Iterator[None]:
         """Gives the calls inside the `with` block these states, rows × width × size."""
-        self._states, self._taken = states, 0
+        self._states, self._taken, self.outputs = states, 0, []
         try:
             yield
         finally:
-            self._states = None
+            self._states, self.outputs = None, []
 
     def take(self, width: int) -> mx.array | None:
         """Returns the states of the next `width` positions, rows × width × size; None outside of a block."""

@@ -10,7 +10,7 @@ import pytest
 
 from draftd.core import DRAFT_MODEL, PROMPT_LOOKUP, DrafterName
 from draftd.counts import StepCounts
-from draftd.engine.calibration import Calibration
+from draftd.engine.calibration import Calibration, _MeasuredDraft
 from draftd.engine.depth.costs import Batch, CalibratedCosts, StepCosts
 from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_model import DraftModel
@@ -318,3 +318,8 @@ def test_draft_break_even_and_speedup_are_reported_once_autoregressive_steps_are
     assert counts.speedup == pytest.approx(
         (counts.drafts + counts.accepted) / (counts.drafts + counts.break_even_tokens)
     )
+
+
+def test_draft_of_one_forward_costs_the_same_at_every_depth() -> None:
+    assert [_MeasuredDraft(0.6, 4, 1).seconds_of(depth) for depth in (1, 4)] == [0.6, 0.6]
+    assert [_MeasuredDraft(0.6, 3, 3).seconds_of(depth) for depth in (1, 3)] == pytest.approx([0.2, 0.6])

@@ -29,7 +29,7 @@ from draftd.models.heads import find_head
 from draftd.models.mlx_lm import load_target, make_prompt_cache, vocabulary_size
 from tests.heads.layouts import LAYOUTS
 from tests.rig import Collected, Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
-from tests.rigged_head import CHAINED, TOLERANCE_OF_STATES, RiggedHead, check_fed, rigged, with_random_head
+from tests.rigged_head import CHAINED, TOLERANCE_OF_STATES, WINDOWED, RiggedHead, check_fed, rigged, with_random_head
 from tests.scripted import ByteTokenizer
 from tests.scripted_edge import Edge
 
@@ -75,7 +75,7 @@ def test_head_is_fed_every_hidden_state_once_in_batch_of_unlike_lengths(models: 
     assert counts(sinks)[0] > 60
 
 
-@pytest.mark.parametrize("kind", [EAGLE.kind, DFLASH.kind, CHAINED])
+@pytest.mark.parametrize("kind", [EAGLE.kind, DFLASH.kind, WINDOWED, CHAINED])
 def test_head_of_other_kind_is_fed_all_states_and_text_stays_same(nano_pair, kind: str) -> None:
     """From slices, after rollbacks, and from the prefix cache."""
     from draftd.engine.pair import load_models
@@ -93,6 +93,16 @@ def test_head_of_other_kind_is_fed_all_states_and_text_stays_same(nano_pair, kin
         assert 0.2 < accepted / drafted < 0.95
         assert [sink.tokens for sink in sinks] == [answer[:40] for answer in expected]
         check_fed(models, head, whole=whole)
+
+
+def test_chained_heads_draft_the_same_after_one_slice_of_a_prompt_and_after_many(models: LoadedModels) -> None:
+    own, (text,), drafts = with_random_head(models, CHAINED), prompts(320), []
+    for chunk in (512, 24):
+        rig, head = rig_with_head(own, rigged(CHAINED), prefill_chunk=chunk)
+        rig.run([request(text, speculative(3, DRAFT_HEAD), max_tokens=12)])
+        drafts.append(head.drafts)
+    with_random_head(models)
+    assert drafts[0] == drafts[1]
 
 
 def test_input_of_a_norm_that_exact_mode_computes_in_pieces_is_recorded_whole() -> None:

@@ -169,8 +169,11 @@ class DepthControl:
         chosen = iter(self._choice.choose([*filter(automatic, sequences)], drafters, batch, self._deepest))
         for index, sequence in enumerate(sequences):
             depth, kind = sequence.depth, sequence.drafter
+            if kind is not None and kind in drafters:
+                depth = min(depth, drafters[kind].longest)
             if automatic(sequence):
-                candidate = self._candidate(index, sequence, min(depth, self._deepest), drafters, next(chosen))
+                most = min(sequence.depth, self._deepest)
+                candidate = self._candidate(index, sequence, most, drafters, next(chosen))
                 candidates.append(candidate)
             elif kind is None or depth <= 0:
                 others += 1
@@ -201,8 +204,8 @@ class DepthControl:
             candidate.drafter, candidate.key = model.name, sequence.evidence_key(model.name)
             candidate.ready = model.ready
             candidate.prefill_seconds = model.prefill_seconds
-            candidate.most = drafters[model.name].reach(sequence, most)
-            candidate.draft = self.acceptance.expected_tokens(sequence, model.name, candidate.most + 1)
+            candidate.most = min(most, model.longest)
+            candidate.draft = self.acceptance.expected_tokens(sequence, model.name, min(most + 1, model.longest))
         allowed = sequence.drafters
         for weightless in WEIGHTLESS:
             usable = weightless in allowed and weightless in drafters

@@ -35,11 +35,12 @@ _STAYS = 0.98  # a batch keeps its drafters if they give at least this share of 
 
 class DraftingModel(NamedTuple):
     """A drafter with weights for a sequence. `behind`: the tokens that it lags; None if it does not know the text. It
-    needs `prefill_seconds` to take them in."""
+    needs `prefill_seconds` to take them in, and drafts up to `longest` tokens."""
 
     name: DrafterName
     behind: int | None
     prefill_seconds: float
+    longest: int = 1 << 30
 
     @property
     def ready(self) -> bool:
@@ -103,7 +104,8 @@ class DrafterChoice:
             if kind in drafters and not drafters[kind].misses(sequence):
                 behind = drafters[kind].behind(sequence)
                 tokens = len(sequence.tokens) if behind is None else behind
-                models[kind] = DraftingModel(kind, behind, tokens * self.prefill_seconds(kind))
+                seconds = tokens * self.prefill_seconds(kind)
+                models[kind] = DraftingModel(kind, behind, seconds, drafters[kind].longest)
         return models
 
     def _choose(self, options: _Options, present: Choice | None) -> Choice:
@@ -187,7 +189,7 @@ class _Options:
 
     def _tokens(self, i: int, model: DraftingModel, *, hoped: bool = False) -> Sequence[float]:
         sequence = self.sequences[i]
-        most = min(sequence.depth, self.most)
+        most = min(sequence.depth, self.most, model.longest)
         expected = self.acceptance.hoped_tokens if hoped else self.acceptance.expected_tokens
         return expected(sequence, model.name, most)
 

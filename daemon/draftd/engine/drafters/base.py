@@ -63,9 +63,10 @@ class Drafter(ABC):
     """The interface of drafters. Engine thread only. An error ends the sequences' speculation, never their text.
 
     The defaults suit a drafter that holds nothing and drafts from the tokens alone. `fed`: whether it drafts from the
-    target's hidden states, which `feed` gives it."""
+    target's hidden states, which `feed` gives it. `longest`: the most tokens that it drafts in a step."""
 
     fed = False
+    longest: int = 1 << 30
 
     @abstractmethod
     def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:

@@ -22,15 +22,14 @@ class BlockDrafter(DraftHead):
 
     def __init__(self, head: DFlashHead, vocabulary: int, prefix: PrefixCache | None = None) -> None:
         super().__init__(head, vocabulary, prefix)
-        self._block_head = head
+        self._block_head, self.longest = head, head.block - 1
+        self._read: list[int] = []  # the block's positions whose logits are computed
         self._logits: list[mx.array] = []  # of the block's positions that were not read yet: rows × vocabulary
 
-    def reach(self, sequence: DraftSequence, most: int) -> int:
-        return min(most, self._block_head.block - 1)
-
     def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
-        reached = [self.reach(sequence, depth) for sequence, depth in zip(sequences, depths, strict=True)]
-        draft = super().propose(sequences, reached, sampling)
+        depths = [min(depth, self.longest) for depth in depths]
+        self._read = list(range(1, max(depths) + 1))
+        draft = super().propose(sequences, depths, sampling)
         self._logits = []
         return replace(draft, forwards=[min(forwards, 1) for forwards in draft.forwards])
 
@@ -38,9 +37,10 @@ class BlockDrafter(DraftHead):
         self.forward(self.pieces(drafting))
         head = self._block_head
         blocks = [[sequence.tokens[-1], *[head.mask_token] * (head.block - 1)] for sequence in self.sequences]
+        widths, at = [head.block * wanted for wanted in drafting], [self._read] * len(blocks)
         with head.whole_blocks():
-            logits = self.caches.forward(mx.array(blocks, dtype=mx.uint32), [head.block * w for w in drafting])
-        first, *self._logits = (logits[:, position] for position in range(1, head.block))
+            logits = self.caches.forward(mx.array(blocks, dtype=mx.uint32), widths, at=at)
+        first, *self._logits = (logits[:, i] for i in range(len(self._read)))
         return first
 
     def go_on(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:

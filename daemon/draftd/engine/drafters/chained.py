@@ -22,11 +22,9 @@ class ChainedDrafter(DraftHead):
     def __init__(self, heads: ChainedHeads, vocabulary: int, prefix: PrefixCache | None = None) -> None:
         super().__init__(heads, vocabulary, prefix)
         record_states(heads, [heads.states])
-        self._heads, self._next = heads, 0  # the number of the head that drafts next
+        self._heads, self.longest = heads, len(heads.heads)
+        self._next = 0  # the number of the head that drafts next
         self._latest: dict[int, mx.array] = {}  # by id(): what the heads made of the last token that was taken in
-
-    def reach(self, sequence: DraftSequence, most: int) -> int:
-        return min(most, len(self._heads.heads))
 
     def project_rows(self, keys: Sequence[int], rows: Sequence[Sequence[mx.array]], width: int) -> mx.array:
         states = super().project_rows(keys, rows, width)
@@ -39,7 +37,7 @@ class ChainedDrafter(DraftHead):
             return states
         like = next(each for each in before if each is not None)
         first = mx.concatenate([mx.zeros_like(like) if each is None else each for each in before])
-        return states + mx.pad(self._heads.project(first), [(0, 0), (0, width - 1), (0, 0)])
+        return states + mx.pad(self._heads.project_own(first), [(0, 0), (0, width - 1), (0, 0)])
 
     def took_in(self, keys: Sequence[int], widths: Sequence[int], states: mx.array) -> None:
         for row, (key, width) in enumerate(zip(keys, widths, strict=True)):
@@ -49,8 +47,10 @@ class ChainedDrafter(DraftHead):
 
     def propose(self, sequences: Sequence[DraftSequence], depths: Sequence[int], sampling: Sampling) -> Draft:
         self._next = 0
-        reached = [self.reach(sequence, depth) for sequence, depth in zip(sequences, depths, strict=True)]
-        return super().propose(sequences, reached, sampling)
+        return super().propose(sequences, [min(depth, self.longest) for depth in depths], sampling)
+
+    def own_states(self, states: mx.array) -> mx.array:
+        return self._heads.project_own(states)
 
     def go_on(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
         self._next += 1

@@ -50,8 +50,8 @@ class DraftHead(CachedDrafter):
 
     def begin(self, sequence: DraftSequence, cached: int) -> None:
         self._forget(sequence)
-        key = id(sequence)
-        self.texts.open(key, len(sequence.tokens), sequence.tokens if sequence.shares else (), most=cached)
+        key, most = id(sequence), cached if self.caches.segmented else 0  # else no last state could be read
+        self.texts.open(key, len(sequence.tokens), sequence.tokens if sequence.shares else (), most=most)
         self._waiting[key] = []
         if self.texts.length(key) != cached:
             self._forget(sequence)
@@ -61,7 +61,7 @@ class DraftHead(CachedDrafter):
             self._waiting[key].append(Features(cached - 1, 1, state))
 
     def known_prefix(self, tokens: Sequence[int]) -> int:
-        return self.texts.known_length(tokens)
+        return self.texts.known_length(tokens) if self.caches.segmented else 0
 
     def behind(self, sequence: DraftSequence) -> int | None:
         return 0 if self._ready(sequence) else None
@@ -206,9 +206,13 @@ class DraftHead(CachedDrafter):
         self._states = mx.take_along_axis(states, ends[:, :, None], axis=1)
         return logits[:, 0]
 
+    def own_states(self, states: mx.array) -> mx.array:
+        """Returns the states that the head made of the tokens it drafted last, rows × 1 × size, as it is fed them."""
+        return states
+
     def go_on(self, tokens: mx.array, widths: Sequence[int]) -> mx.array:
         assert self._states is not None, "the text was caught up with before"
-        with self._head.fed.of(self._head.project(self._states)):
+        with self._head.fed.of(self.own_states(self._states)):
             logits = super().go_on(tokens, widths)
         self._states = self.caches.states
         return logits
