@@ -147,7 +147,7 @@ class Calibration:
 
 
 class _MeasuredDraft(NamedTuple):
-    """What a draft of `tokens` tokens took, with so many forwards."""
+    """The time of a draft of `tokens` tokens, made with so many forwards."""
 
     seconds: float
     tokens: int

@@ -89,9 +89,8 @@ class ChainedHeads(nn.Module):  # type: ignore[misc]
         embedded = self._embedding(tokens)
         fed = self.fed.take(tokens.shape[1])
         first = [embedded] * len(self.heads) if fed is None else mx.split(fed, len(self.heads), axis=-1)
-        before = (self.fed.outputs if fed is not None else []) or first[
-            1:
-        ]  # what the heads made of the token before these
+        fed_before = [] if fed is None else self.fed.outputs
+        before = fed_before or first[1:]  # what the heads made of the token before these
         states, outputs = list[mx.array](), list[mx.array]()
         for i, (head, window) in enumerate(zip(self.heads, self._windows, strict=True)):
             own = first[0] if i == 0 else mx.concatenate([before[i - 1][:, :1], outputs[-1][:, :-1]], axis=1)
