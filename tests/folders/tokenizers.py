@@ -155,9 +155,7 @@ def _head(*names: str, as_draft: bool) -> Callable[[Place], Asked]:
         weights = {name: mx.zeros((2, 4)) for name in names}
         mx.save_safetensors(str(folder / "model.safetensors"), weights)
         if as_draft:
-            return Asked(
-                place.copy(), draft=folder, said="its draft head (EAGLE head) is of a kind that draftd does not"
-            )
+            return Asked(place.copy(), draft=folder, said="it lacks layers.0.mlp.down_proj.weight")
         return Asked(folder, refused="draft head (EAGLE)")
 
     return case
