@@ -38,6 +38,7 @@ from draftd.engine.drafters.base import Drafter
 from draftd.engine.drafters.draft_head import DraftHead
 from draftd.engine.drafters.draft_model import DraftModel
 from draftd.engine.drafters.forced_tokens import ForcedTokens
+from draftd.engine.drafters.heads import drafter_of
 from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.limits import Limits
 from draftd.engine.local_decoder import LocalDecoder
@@ -144,7 +145,7 @@ class Rig:
         admission: Admission | None = None,
         gather_seconds: float = 0.0,
         wrap: Callable[[LocalTarget], Target] = lambda target: target,
-        head_drafter: type[DraftHead] = DraftHead,
+        head_drafter: type[DraftHead] | None = None,
     ) -> None:
         """Composes the scheduler. Random numbers of sequences without a seed are the same each time. Without a
         `measurement` no plain steps are measured between drafted ones, which would depend on the machine's speed.
@@ -164,7 +165,7 @@ class Rig:
             if models.draft is not None:
                 out[DRAFT_MODEL] = DraftModel(models.draft, info.vocab_size, prefix=self.prefix)
             if models.head is not None:
-                out[DRAFT_HEAD] = head_drafter(models.head, info.vocab_size, self.prefix)
+                out[DRAFT_HEAD] = (head_drafter or drafter_of(models.head))(models.head, info.vocab_size, self.prefix)
             return out
 
         self.target = LocalTarget(
