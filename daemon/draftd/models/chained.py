@@ -20,9 +20,9 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
+from draftd.models.fed_head import FedHead
 from draftd.models.head_families import HeadForm
-from draftd.models.mlx_lm import KVCache, RotatingKVCache, base
-from draftd.models.mtp import FedStates, shift_norms
+from draftd.models.mlx_lm import base
 from draftd.models.target_parts import TargetParts
 
 
@@ -47,22 +47,19 @@ class OneHead(nn.Module):  # type: ignore[misc]
         return self.layer(x, base.create_attention_mask(x, cache, window_size=window), cache)
 
 
-class ChainedHeads(nn.Module):  # type: ignore[misc]
-    """Chained heads, called like an MTP head. The states that it is fed are those of all heads side by side, as
+class ChainedHeads(FedHead):
+    """Chained heads. The states that it is fed are those of all heads side by side, as
     `project` returns them. Logits are those of the head that is read."""
 
     zero_centred = True
 
     def __init__(self, parts: TargetParts, count: int) -> None:
-        super().__init__()
+        super().__init__(parts)
         self.heads = [OneHead(parts, len(parts.layers) + i) for i in range(count)]
         self.states = nn.Identity()  # passes on what the heads made, so that it can be recorded
-        self.form, self.fed, self._read = HeadForm(), FedStates(), 0
+        self._read = 0
         window = getattr(parts.args, "sliding_window", None)
         self._windows = [window if getattr(head.layer, "is_sliding", False) else None for head in self.heads]
-        self._embedding, self._size = parts.embedding.__call__, parts.size
-
-    ids = None  # logits are over the target's vocabulary
 
     @contextlib.contextmanager
     def reading(self, number: int) -> Iterator[None]:
@@ -82,11 +79,8 @@ class ChainedHeads(nn.Module):  # type: ignore[misc]
         """Returns what the heads made, which are the states of all but the first, as those of all heads."""
         return mx.pad(states, [(0, 0), (0, 0), (self._size, 0)])
 
-    def make_cache(self) -> list[Any]:
-        return [*(RotatingKVCache(max_size=window) if window else KVCache() for window in self._windows), KVCache()]
-
     def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
-        embedded = self._embedding(tokens)
+        embedded = self.embed(tokens)
         fed = self.fed.take(tokens.shape[1])
         first = [embedded] * len(self.heads) if fed is None else mx.split(fed, len(self.heads), axis=-1)
         fed_before = [] if fed is None else self.fed.outputs
@@ -96,16 +90,9 @@ class ChainedHeads(nn.Module):  # type: ignore[misc]
             own = first[0] if i == 0 else mx.concatenate([before[i - 1][:, :1], outputs[-1][:, :-1]], axis=1)
             states.append(own.astype(embedded.dtype))
             outputs.append(head(embedded, states[-1], self.form, None if cache is None else cache[i], window))
-        if cache is not None:
-            halves = mx.split(mx.concatenate(states, axis=-1)[:, None], 2, axis=-1)
-            cache[-1].update_and_fetch(*halves)
+        self.keep_states(mx.concatenate(states, axis=-1), cache)
         if fed is not None:
             self.fed.outputs = [output[:, -1:] for output in outputs[:-1]]
         self.states(mx.concatenate(outputs[:-1], axis=-1))
         read = self.heads[self._read]
         return read.lm_head(read.norm(outputs[self._read]))
-
-    def take_form(self, form: HeadForm) -> None:
-        """Changes to another form."""
-        shift_norms(self, form.added_to_norms - self.form.added_to_norms)
-        self.form = form

@@ -22,9 +22,9 @@ from mlx import nn
 from draftd.errors import ModelLoadError
 from draftd.models.check import ANOTHER_HEAD
 from draftd.models.configuration import bare_model, normalise
+from draftd.models.fed_head import FedHead, output_layer
 from draftd.models.head_families import HeadForm
-from draftd.models.mlx_lm import KVCache, RotatingKVCache, base
-from draftd.models.mtp import FedStates, output_layer
+from draftd.models.mlx_lm import base
 from draftd.models.target_parts import TargetParts
 
 _MOST = 64  # tokens of a block
@@ -44,19 +44,16 @@ def _options(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return options if isinstance(options, Mapping) else {}
 
 
-class DFlashHead(nn.Module):  # type: ignore[misc]
-    """A DFlash head, called like mlx-lm's models. If states are `fed`, a call only adds their keys and values to the
+class DFlashHead(FedHead):
+    """A DFlash head. If states are `fed`, a call only adds their keys and values to the
     caches. Else its tokens are a block; they see each other while `whole_blocks` is set."""
-
-    zero_centred = False
 
     def __init__(
         self, parts: TargetParts, config: Mapping[str, Any], ids: mx.array | None = None, stored: Collection[str] = ()
     ) -> None:
-        """`config`: the head's. `ids`: the target's token id of each logit, if the head has a vocabulary of its own;
-        else None. `stored`: the names of its arrays. Raises ModelLoadError for a configuration without what it needs,
-        and what mlx-lm does for one that it cannot read."""
-        super().__init__()
+        """`config`: the head's. Raises ModelLoadError for a configuration without what it needs, and what mlx-lm does
+        for one that it cannot read."""
+        super().__init__(parts, ids, stored)
         layer_config = config.get("transformer_layer_config", config)
         like = bare_model(normalise({**layer_config, "vocab_size": 1}))
         self.form = dflash_form(config, parts)
@@ -72,29 +69,16 @@ class DFlashHead(nn.Module):  # type: ignore[misc]
         self.hidden_norm, self.norm = nn.RMSNorm(size, eps=epsilon), nn.RMSNorm(size, eps=epsilon)
         self.layers = list(like.layers)
         self.lm_head = output_layer(parts, ids, own="lm_head.weight" in stored)
-        if "embed_tokens.weight" in stored:
-            self.embed_tokens = nn.Embedding(parts.embedding.weight.shape[0], size)
         kinds = layer_config.get("layer_types") or ["full_attention"] * len(self.layers)
         if len(kinds) != len(self.layers):
             what = f"its layer_types name {len(kinds)} layers, and it has {len(self.layers)}"
             raise ModelLoadError(what, ANOTHER_HEAD)
         window = layer_config.get("sliding_window")
         self._windows = [window if kind == "sliding_attention" else None for kind in kinds]
-        self._embedding, self._size, self._ids = parts.embedding.__call__, size, ids
-        self.fed, self._whole_blocks = FedStates(), False
-
-    @property
-    def ids(self) -> mx.array | None:
-        """The target's token id of each logit; None if logits are over the target's vocabulary."""
-        return self._ids
+        self._whole_blocks = False
 
     def project(self, states: mx.array) -> mx.array:
-        """Returns the target's hidden states, rows × width × (taps · size), as context, rows × width × size. Context is
-        returned as it is."""
         return states if states.shape[-1] == self._size else self.hidden_norm(self.fc(states))
-
-    def make_cache(self) -> list[Any]:
-        return [*(RotatingKVCache(max_size=window) if window else KVCache() for window in self._windows), KVCache()]
 
     @contextlib.contextmanager
     def whole_blocks(self) -> Iterator[None]:
@@ -106,12 +90,10 @@ class DFlashHead(nn.Module):  # type: ignore[misc]
             self._whole_blocks = False
 
     def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
-        x = self.embed_tokens(tokens) if "embed_tokens" in self else self._embedding(tokens)
+        x = self.embed(tokens)
         context = self.fed.take(tokens.shape[1])
         kept = x if context is None else context.astype(x.dtype)
-        if cache is not None:
-            half = kept.shape[-1] // 2
-            cache[-1].update_and_fetch(kept[:, None, :, :half], kept[:, None, :, half:])
+        self.keep_states(kept, cache)
         caches = [None] * len(self.layers) if cache is None else cache[:-1]
         for layer, own, window in zip(self.layers, caches, self._windows, strict=False):  # a trial may cut the layers
             mask = base.create_attention_mask(x, own, window_size=window, return_array=True)
@@ -122,10 +104,6 @@ class DFlashHead(nn.Module):  # type: ignore[misc]
                 mask = mx.broadcast_to(mask[..., -1:, :], mask.shape)
             x = layer(x, mask, own)
         return mx.zeros((*tokens.shape, 1)) if context is not None else self.lm_head(self.norm(x))
-
-    def take_form(self, form: HeadForm) -> None:
-        """Changes to another form."""
-        self.form = form
 
 
 def _number(name: str, value: Any, least: int, most: int) -> int:

@@ -24,9 +24,9 @@ from mlx import nn
 from draftd.errors import ModelLoadError
 from draftd.models.check import ANOTHER_HEAD
 from draftd.models.configuration import bare_model, normalise
+from draftd.models.fed_head import FedHead, output_layer
 from draftd.models.head_families import HeadForm
 from draftd.models.mlx_lm import KVCache, base, make_prompt_cache
-from draftd.models.mtp import FedStates, output_layer
 from draftd.models.target_parts import TargetParts
 
 
@@ -69,10 +69,8 @@ class FirstLayer(nn.Module):  # type: ignore[misc]
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class EagleHead(nn.Module):  # type: ignore[misc]
-    """An EAGLE head, called like an MTP head. The states that it is fed are those that `project` returns."""
-
-    zero_centred = False
+class EagleHead(FedHead):
+    """An EAGLE head."""
 
     def __init__(
         self,
@@ -81,10 +79,8 @@ class EagleHead(nn.Module):  # type: ignore[misc]
         ids: mx.array | None = None,
         stored: Collection[str] = (),
     ) -> None:
-        """`config`: the head's. `ids`: the target's token id of each logit, if the head has a vocabulary of its own;
-        else None. `stored`: the names of its arrays. Raises what mlx-lm does for a configuration that it cannot
-        read."""
-        super().__init__()
+        """`config`: the head's. Raises what mlx-lm does for a configuration that it cannot read."""
+        super().__init__(parts, ids, stored)
         like = bare_model(normalise({**config.get("transformer_layer_config", config), "vocab_size": 1}))
         size, epsilon = parts.size, float(like.args.rms_norm_eps)
         first, *others = like.layers
@@ -105,22 +101,11 @@ class EagleHead(nn.Module):  # type: ignore[misc]
             first.input_layernorm = nn.Identity()
         self.layers = [first, *others]
         self.lm_head = output_layer(parts, ids, own="lm_head.weight" in stored)
-        if "embed_tokens.weight" in stored:
-            self.embed_tokens = nn.Embedding(parts.embedding.weight.shape[0], size)
-        self.fed = FedStates()
         window = getattr(like.args, "sliding_window", None)
         self._windows = [window if getattr(layer, "use_sliding", False) else None for layer in like.layers]
         self._new_caches = partial(make_prompt_cache, like)
-        self._embedding, self._size, self._ids = parts.embedding.__call__, size, ids
-
-    @property
-    def ids(self) -> mx.array | None:
-        """The target's token id of each logit; None if logits are over the target's vocabulary."""
-        return self._ids
 
     def project(self, states: mx.array) -> mx.array:
-        """Returns the target's hidden states, rows × width × (taps · size), as the head's, rows × width × size. The
-        head's own are returned as they are."""
         if states.shape[-1] == self._size:
             return states
         if "input_norm" in self:
@@ -134,12 +119,10 @@ class EagleHead(nn.Module):  # type: ignore[misc]
         return [*self._new_caches(), KVCache()]
 
     def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
-        embedded = self.embed_tokens(tokens) if "embed_tokens" in self else self._embedding(tokens)
+        embedded = self.embed(tokens)
         states = self.fed.take(tokens.shape[1])
         states = embedded if states is None else states.astype(embedded.dtype)
-        if cache is not None:
-            half = states.shape[-1] // 2
-            cache[-1].update_and_fetch(states[:, None, :, :half], states[:, None, :, half:])
+        self.keep_states(states, cache)
         caches = [None] * len(self.layers) if cache is None else cache[:-1]
         if not self.form.taps:
             states = self.fc(mx.concatenate([embedded, states], axis=-1))
@@ -150,7 +133,3 @@ class EagleHead(nn.Module):  # type: ignore[misc]
             else:
                 states = layer(states, mask, own)
         return self.lm_head(self.norm(states) if "norm" in self else states)
-
-    def take_form(self, form: HeadForm) -> None:
-        """Changes to another form."""
-        self.form = form

@@ -104,11 +104,20 @@ _MTP = rf"{_PREFIX}mtp\."
 _LAYER = rf"{_PREFIX}layers\.\d+\."
 _NEXT = rf"{_LAYER}(?:[eh]norm|eh_proj)\b"
 
+
+def _next_names(prefix: str, suffix: str = "") -> tuple[tuple[str, str], ...]:
+    """Returns the names of the two norms and of fc in heads of DeepSeek's kind. `suffix`: after the norms' names."""
+    return (
+        (rf"{prefix}enorm{suffix}\.", "pre_fc_norm_embedding."),
+        (rf"{prefix}hnorm{suffix}\.", "pre_fc_norm_hidden."),
+        (rf"{prefix}eh_proj\.", "fc."),
+    )
+
+
+_MTP_LAYER = rf"{_MTP}layers\.\d+\."
 _ANY_MTP = ((_MTP, ""),)
 _NAMES_OF_NEXT = (
-    (rf"{_LAYER}enorm\.", "pre_fc_norm_embedding."),
-    (rf"{_LAYER}hnorm\.", "pre_fc_norm_hidden."),
-    (rf"{_LAYER}eh_proj\.", "fc."),
+    *_next_names(_LAYER),
     (rf"{_LAYER}(?:shared_head\.norm|final_layernorm)\.", "norm."),
     (_LAYER, "layers.0."),
 )
@@ -129,17 +138,13 @@ _NAMES_OF_ERNIE = (
     (rf"{_PREFIX}mtp_block\.\d+\.", "layers.0."),
 )
 _NAMES_OF_NEMOTRON = (
-    (rf"{_MTP}layers\.\d+\.enorm\.", "pre_fc_norm_embedding."),
-    (rf"{_MTP}layers\.\d+\.hnorm\.", "pre_fc_norm_hidden."),
-    (rf"{_MTP}layers\.\d+\.eh_proj\.", "fc."),
-    (rf"{_MTP}layers\.\d+\.final_layernorm\.", "norm."),
+    *_next_names(_MTP_LAYER),
+    (rf"{_MTP_LAYER}final_layernorm\.", "norm."),
     (_MTP, ""),
 )
 _NAMES_OF_LONGCAT = (
-    (rf"{_MTP}layers\.\d+\.enorm\.m\.", "pre_fc_norm_embedding."),
-    (rf"{_MTP}layers\.\d+\.hnorm\.m\.", "pre_fc_norm_hidden."),
-    (rf"{_MTP}layers\.\d+\.eh_proj\.", "fc."),
-    (rf"{_MTP}layers\.\d+\.transformer_layer\.", "layers.0."),
+    *_next_names(_MTP_LAYER, r"\.m"),
+    (rf"{_MTP_LAYER}transformer_layer\.", "layers.0."),
     (_MTP, ""),
 )
 _NAMES_OF_STEP = ((rf"{_PREFIX}(?=layers\.)", ""),)

@@ -23,10 +23,11 @@ from draftd.models.check import ANOTHER_HEAD, FETCH
 from draftd.models.configuration import bare_model, normalise
 from draftd.models.dflash import DFlashHead
 from draftd.models.eagle import EagleHead
+from draftd.models.fed_head import norms
 from draftd.models.head_families import DFLASH, EAGLE, HeadFiles
 from draftd.models.layout import lay_out
 from draftd.models.mlx_lm import infer_quant_config
-from draftd.models.mtp import MTPHead, norms
+from draftd.models.mtp import MTPHead
 from draftd.models.target_parts import LayerKind, TargetParts, named_shapes, shapes
 
 _EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(\w+\.\w+)")

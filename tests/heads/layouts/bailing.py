@@ -26,19 +26,12 @@ def _layer(random: PlainWeights, prefix: str, is_mixture: bool) -> Tensors:
         f"{prefix}attention.query_layernorm.weight": random.plain_norm(size),
         f"{prefix}attention.key_layernorm.weight": random.plain_norm(size),
     }
-    tensors |= _mixture(random, f"{prefix}mlp") if is_mixture else random.glu(f"{prefix}mlp", DENSE)
+    tensors |= (
+        random.mixture(f"{prefix}mlp", _EXPERTS, ".gate.expert_bias")
+        if is_mixture
+        else random.glu(f"{prefix}mlp", DENSE)
+    )
     return tensors | random.norms(prefix, LAYER_NORMS)
-
-
-def _mixture(random: PlainWeights, prefix: str) -> Tensors:
-    tensors = {
-        f"{prefix}.gate.weight": random.matrix(_EXPERTS, HIDDEN),
-        f"{prefix}.gate.expert_bias": random.normal(_EXPERTS, deviation=0.1).astype("float32"),
-        **random.glu(f"{prefix}.shared_experts", EXPERT),
-    }
-    for number in range(_EXPERTS):
-        tensors |= random.glu(f"{prefix}.experts.{number}", EXPERT)
-    return tensors
 
 
 def _target() -> Tensors:

@@ -7,19 +7,18 @@ writes them. Both repeat the target's embedding and output layer in the head.
 from __future__ import annotations
 
 from tests.heads.layouts.configs import DENSE, EXPERT, HEADS, HIDDEN, VOCABULARY
-from tests.heads.layouts.files import TORCH, Config
+from tests.heads.layouts.files import Config
 from tests.heads.layouts.layout import Layout
 from tests.heads.layouts.nextn import (
     EXPERTS,
     IN_MODEL,
     LAYERS,
-    SIDECAR,
     Family,
     converted_checkpoint,
     random_head,
     raw_checkpoint,
+    sidecar_layout,
 )
-from tests.heads.layouts.writers import with_sidecar
 
 _CONFIG: Config = {
     "architectures": ["DeepseekV3ForCausalLM"],
@@ -89,18 +88,8 @@ _V3_HEAD, _V32_HEAD = random_head(_V3, repeats_target=True), random_head(_V32, r
 LAYOUTS = [
     # mlx-lm's sanitize of deepseek_v3 drops `model.layers.61` only, whatever num_hidden_layers is: use strict=False
     Layout("deepseek_v3_raw", "deepseek_v3", IN_MODEL, raw_checkpoint(_V3, repeats_target=True)),
-    Layout(
-        "deepseek_v3_mlx_sidecar_raw",
-        "deepseek_v3",
-        SIDECAR,
-        with_sidecar(converted_checkpoint(_V3), SIDECAR.file, _V3_HEAD, TORCH),
-    ),
+    sidecar_layout(_V3, _V3_HEAD),
     Layout("deepseek_v32_raw", "deepseek_v32", IN_MODEL, raw_checkpoint(_V32, repeats_target=True)),
     Layout("deepseek_v32_mlx_embedded_raw", "deepseek_v32", IN_MODEL, converted_checkpoint(_V32, head=_V32_HEAD)),
-    Layout(
-        "deepseek_v32_mlx_sidecar_raw",
-        "deepseek_v32",
-        SIDECAR,
-        with_sidecar(converted_checkpoint(_V32), SIDECAR.file, _V32_HEAD, TORCH),
-    ),
+    sidecar_layout(_V32, _V32_HEAD),
 ]

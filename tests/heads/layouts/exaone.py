@@ -18,19 +18,12 @@ def _layer(random: PlainWeights, prefix: str, is_mixture: bool) -> Tensors:
     tensors = random.attention(f"{prefix}self_attn", HEAD_DIM)
     for name in ("q_norm", "k_norm"):
         tensors[f"{prefix}self_attn.{name}.weight"] = random.plain_norm(HEAD_DIM)
-    tensors |= _mixture(random, f"{prefix}mlp") if is_mixture else random.glu(f"{prefix}mlp", DENSE)
+    tensors |= (
+        random.mixture(f"{prefix}mlp", EXPERTS, ".e_score_correction_bias")
+        if is_mixture
+        else random.glu(f"{prefix}mlp", DENSE)
+    )
     return tensors | random.norms(prefix, LAYER_NORMS)
-
-
-def _mixture(random: PlainWeights, prefix: str) -> Tensors:
-    tensors = {
-        f"{prefix}.gate.weight": random.matrix(EXPERTS, HIDDEN),
-        f"{prefix}.e_score_correction_bias": random.normal(EXPERTS, deviation=0.1).astype("float32"),
-        **random.glu(f"{prefix}.shared_experts", EXPERT),
-    }
-    for number in range(EXPERTS):
-        tensors |= random.glu(f"{prefix}.experts.{number}", EXPERT)
-    return tensors
 
 
 def _target() -> Tensors:

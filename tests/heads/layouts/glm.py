@@ -19,6 +19,7 @@ from tests.heads.layouts.nextn import (
     converted_checkpoint,
     random_head,
     raw_checkpoint,
+    sidecar_layout,
 )
 from tests.heads.layouts.quantization import quantize
 from tests.heads.layouts.writers import with_sidecar
@@ -107,12 +108,7 @@ _LITE_HEAD_4BIT = quantize(convert(_LITE_HEAD, _LITE_CONFIG), BF16_IN_HEAD)
 _GLM4_MOE_LAYOUTS = [
     Layout("glm4_moe_raw", "glm4_moe", IN_MODEL, raw_checkpoint(_MOE, repeats_target=True)),
     Layout("glm4_moe_raw_shared", "glm4_moe", IN_MODEL, raw_checkpoint(_MOE, repeats_target=False)),
-    Layout(
-        "glm4_moe_mlx_sidecar_raw",
-        "glm4_moe",
-        SIDECAR,
-        with_sidecar(converted_checkpoint(_MOE), SIDECAR.file, _MOE_HEAD, TORCH),
-    ),
+    sidecar_layout(_MOE, _MOE_HEAD),
     Layout(
         "glm4_moe_mlx_4bit_sidecar_4bit",
         "glm4_moe_4bit",
@@ -126,12 +122,7 @@ _GLM4_MOE_LAYOUTS = [
 ]
 _LATENT_LAYOUTS = [
     Layout("glm4_moe_lite_raw", "glm4_moe_lite", IN_MODEL, raw_checkpoint(_LITE, repeats_target=True)),
-    Layout(
-        "glm4_moe_lite_mlx_sidecar_raw",
-        "glm4_moe_lite",
-        SIDECAR,
-        with_sidecar(converted_checkpoint(_LITE), SIDECAR.file, _LITE_HEAD, TORCH),
-    ),
+    sidecar_layout(_LITE, _LITE_HEAD),
     # the head converted as the target's layers are: embed_q, unembed_out and stacks of experts
     Layout(
         "glm4_moe_lite_mlx_4bit_embedded_4bit",
@@ -140,12 +131,7 @@ _LATENT_LAYOUTS = [
         converted_checkpoint(_LITE, head=_LITE_HEAD_4BIT, quantized=True),
     ),
     Layout("glm_moe_dsa_raw", "glm_moe_dsa", IN_MODEL, raw_checkpoint(_DSA, repeats_target=False)),
-    Layout(
-        "glm_moe_dsa_mlx_sidecar_raw",
-        "glm_moe_dsa",
-        SIDECAR,
-        with_sidecar(converted_checkpoint(_DSA), SIDECAR.file, _DSA_HEAD, TORCH),
-    ),
+    sidecar_layout(_DSA, _DSA_HEAD),
 ]
 
 LAYOUTS = [*_GLM4_MOE_LAYOUTS, *_LATENT_LAYOUTS]

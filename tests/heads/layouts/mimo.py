@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.heads.layouts.configs import DENSE, HEADS, HIDDEN, KV_HEADS, VOCABULARY
+from tests.heads.layouts.configs import DENSE, EXPERT, HEADS, HIDDEN, KV_HEADS, VOCABULARY
 from tests.heads.layouts.files import (
     MLX,
     MODEL_FILE,
@@ -44,6 +44,17 @@ class PlainWeights(RandomWeights):
             f"{prefix}.up_proj.weight": self.matrix(inner, HIDDEN),
             f"{prefix}.down_proj.weight": self.matrix(HIDDEN, inner, gain=2.0),
         }
+
+    def mixture(self, prefix: str, experts: int, bias: str) -> Tensors:
+        """Returns a router with a bias, whose name ends with `bias`, a shared expert, and so many others."""
+        tensors = {
+            f"{prefix}.gate.weight": self.matrix(experts, HIDDEN),
+            f"{prefix}{bias}": self.normal(experts, deviation=0.1).astype("float32"),
+            **self.glu(f"{prefix}.shared_experts", EXPERT),
+        }
+        for number in range(experts):
+            tensors |= self.glu(f"{prefix}.experts.{number}", EXPERT)
+        return tensors
 
     def attention(self, prefix: str, size: int) -> Tensors:
         """Returns four projections for heads of `size`."""

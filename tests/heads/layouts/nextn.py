@@ -14,9 +14,10 @@ import numpy as np
 
 from tests.heads.layouts.configs import DENSE, EXPERT, HIDDEN, VOCABULARY
 from tests.heads.layouts.files import MLX, MODEL_FILE, TORCH, Array, Config, Tensors, bf16, float64, write_model
-from tests.heads.layouts.layout import StoredHead, Writer
+from tests.heads.layouts.layout import Layout, StoredHead, Writer
 from tests.heads.layouts.quantization import QUANTIZATION_CONFIG, quantize
 from tests.heads.layouts.weights import RandomWeights
+from tests.heads.layouts.writers import with_sidecar
 
 LAYERS, EXPERTS = 3, 8  # the target's layers, of which the first is dense; experts of each further layer
 PREFIX = f"model.layers.{LAYERS}."
@@ -196,3 +197,9 @@ def converted_checkpoint(family: Family, head: Tensors | None = None, quantized:
         write_model(folder, config, target | (head or {}), MLX)
 
     return write
+
+
+def sidecar_layout(family: Family, head: Tensors) -> Layout:
+    """Returns the layout of a converted target with the raw head in a file beside it."""
+    writer = with_sidecar(converted_checkpoint(family), SIDECAR.file, head, TORCH)
+    return Layout(f"{family.name}_mlx_sidecar_raw", family.name, SIDECAR, writer)

@@ -115,7 +115,7 @@ class HeadLayers:
 
 
 class EagleHead:
-    """What EAGLE-1 and EAGLE-3 share: pairs, caches, and drafting token by token.
+    """A head of EAGLE-1 or EAGLE-3: pairs, caches, and drafting token by token.
 
     Pair i is (the target's state at position i, the token at i + 1), and has position i: vLLM's spec_decode/eagle.py,
     EAGLE's cnets.py. (speculators trains from position 1, which RoPE cannot tell.) No embedding is zeroed. Attention is

@@ -52,10 +52,10 @@ class PlainHead:
         cache, rows = Cache(empty, empty), list[Array]()
         states, tokens = np.asarray(hidden, np.float64), np.asarray(next_tokens)
         while len(rows) < steps:
-            made = self._layer(self._entered(states, tokens, cache.length), cache)[-1:]
-            normed = self._normed(made, self.final_norm)
+            output = self._layer(self._entered(states, tokens, cache.length), cache)[-1:]
+            normed = self._normed(output, self.final_norm)
             rows.append(self._lm_head @ normed[0])
-            states, tokens = normed if self.feeds_normed_state else made, rows[-1].argmax(keepdims=True)
+            states, tokens = normed if self.feeds_normed_state else output, rows[-1].argmax(keepdims=True)
         return np.stack(rows)
 
     def _entered(self, states: Array, tokens: Array, first_position: int) -> Array:

@@ -109,7 +109,7 @@ def test_chained_heads_have_the_same_entries_after_one_slice_of_a_prompt_and_aft
     heads, entries = random_head(models.target, CHAINED), []
     record_states(models.target)  # what the other tests' head takes
     states, tokens = mx.random.normal((1, 320, 256)), list(range(5, 405))
-    for size in (320, 160):  # the first is taken in by two forwards too, within one call
+    for size in (320, 160):  # the first needs two forwards too, within one call
         drafter, text = ChainedDrafter(heads, models.info.vocab_size), Text(tokens)
         drafter.begin(text, 0)
         for start in range(0, 320, size):

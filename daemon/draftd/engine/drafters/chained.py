@@ -24,7 +24,7 @@ class ChainedDrafter(DraftHead):
         record_states(heads, [heads.states])
         self._heads, self.longest = heads, len(heads.heads)
         self._next = 0  # the number of the head that drafts next
-        self._latest: dict[int, mx.array] = {}  # by id(): what the heads made of the last token that was taken in
+        self._latest: dict[int, mx.array] = {}  # by id(): what the heads made of the last token of the text
 
     def project_rows(self, keys: Sequence[int], rows: Sequence[Sequence[mx.array]], width: int) -> mx.array:
         states = super().project_rows(keys, rows, width)
