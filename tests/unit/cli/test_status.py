@@ -54,6 +54,10 @@ def test_draft_head_whose_weights_were_not_read_awaits_its_trial() -> None:
     assert "a trial when the weights are loaded decides whether after or before the final norm" in describe_head(
         untried
     )
+    eagle = inference.DraftHead(kind="eagle", family="EAGLE-3 head", files=["model.safetensors"])
+    assert "it reads the model's hidden states, a trial when the weights are loaded decides which" in describe_head(
+        eagle
+    )
 
 
 @pytest.mark.parametrize(

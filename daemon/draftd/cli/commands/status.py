@@ -96,8 +96,11 @@ def describe_head(head: inference.DraftHead) -> str:
     if head.refusal:
         return f"{where}, refused: {head.refusal}"
     if not head.form:
-        trial = "a trial when the weights are loaded decides whether after or before the final norm, and if it drafts"
-        return f"{where}; it reads the model's last hidden states, {trial}"
+        states, choice = "last hidden states", "whether after or before the final norm"
+        if head.kind in ("eagle", "dflash"):
+            states, choice = "hidden states", "which"
+        trial = f"a trial when the weights are loaded decides {choice}, and if it drafts"
+        return f"{where}; it reads the model's {states}, {trial}"
     tried = f"{percent(head.accepted)} of {head.positions} tokens accepted in the trial"
     return "; ".join([where, *([tried] if head.HasField("accepted") else []), head.form])
 
