@@ -316,6 +316,9 @@ class DecodeRequest:
     workload: WorkloadClass = WorkloadClass.UNSPECIFIED
     origin: Origin = Origin.CLIENT
     client: str = ""  # whose share of the queue it uses
+    identity: str = (
+        ""  # the caller, as the daemon knows them: drafts may come from their earlier answers; empty: unknown
+    )
     priority: int = 0  # lower ones are scheduled first
     min_tokens: int = 0  # no end token is chosen before these
     ignore_eos: bool = False  # the model's own end tokens do not end the text

@@ -83,15 +83,17 @@ def _bound(addresses: Sequence[tuple[socket.AddressFamily, tuple[Any, ...]]], po
     return sockets
 
 
-def is_any(secret_sent: bytes, secrets: Iterable[bytes]) -> bool:
-    """Whether it is one of `secrets`, compared in constant time with all of them."""
-    return sum(hmac.compare_digest(secret_sent, secret) for secret in secrets) > 0
+def matching_secret(sent: bytes, secrets: Iterable[bytes]) -> bytes:
+    """Returns the one of `secrets` that was sent, compared in constant time with all of them; empty if none was."""
+    return b"".join([secret for secret in secrets if hmac.compare_digest(sent, secret)][:1])
 
 
-def is_bearer(credentials: bytes, tokens: Iterable[bytes]) -> bool:
-    """Whether an Authorization header's value has one of these tokens, compared in constant time."""
+def matching_bearer(credentials: bytes, tokens: Iterable[bytes]) -> bytes:
+    """Returns the one of `tokens` that an Authorization header's value has, compared in constant time; empty if it has
+    none."""
     scheme, _, token = credentials.strip().partition(b" ")
-    return is_any(token.strip(), tokens) and scheme.lower() == b"bearer"
+    secret = matching_secret(token.strip(), tokens)
+    return secret if scheme.lower() == b"bearer" else b""
 
 
 async def read_whole(request: web.BaseRequest, most: int, seconds: float) -> bytes:

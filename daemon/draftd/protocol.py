@@ -40,6 +40,9 @@ with it; what is larger gRPC refuses, as RESOURCE_EXHAUSTED."""
 DETAILS_KEY = "grpc-status-details-bin"
 """Where gRPC carries a google.rpc.Status."""
 
+RELAYED_KEY = "draftd-relayed"
+"""Metadata key of requests that a daemon sends for its own callers, whom the answering daemon cannot tell apart."""
+
 
 def _members_by_number(kind: Any, members: type[M]) -> dict[Any, M]:
     """Maps the API's numbers to core members of the same name: DECODE_MODE_AUTO of `DecodeMode` to AUTO."""

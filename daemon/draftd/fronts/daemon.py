@@ -21,7 +21,6 @@ from draftd.core import DaemonState, FallbackLevel, FinishReason
 from draftd.engine.handle import EngineHandle, EngineState
 from draftd.errors import ConfigError, ModelLoadError, NotServing
 from draftd.fronts.grpc.control import ControlServicer, DaemonParts
-from draftd.fronts.grpc.inference import InferenceServicer
 from draftd.fronts.grpc.manifest import Manifests
 from draftd.fronts.grpc.relay import GrpcAnswers
 from draftd.fronts.grpc.server import GrpcServer, certificate_configuration
@@ -116,8 +115,7 @@ class Daemon:
             interceptor = self._parts.telemetry.rpc_interceptor
             stall = self._settings.server.write_stall_seconds or None
             verification = VerificationServicer(self.verification, stall)
-            inference = InferenceServicer(self.service)
-            server = GrpcServer(self._settings.server, inference, control, verification, interceptor)
+            server = GrpcServer(self._settings.server, self.service, control, verification, interceptor)
             self._http = self._http_server()
         except BaseException:
             self.service.close()

@@ -91,6 +91,7 @@ class PreparedRequest:
             deadline=request.deadline,
             workload=request.workload,
             client=request.client,
+            identity=request.identity,
             priority=request.priority,
             min_tokens=request.min_tokens,
             ignore_eos=request.ignore_eos,

@@ -74,8 +74,9 @@ class ResponseFormat:
 class Request:
     """One request as its front (gRPC or HTTP) read it. `max_tokens`: None is the daemon's default; more than the
     context is lowered to the context; 0 decodes no answer, only echoes the prompt or reports its log-probabilities.
-    `deadline`: on the monotonic clock. `client`: the connection that the request came by. `problem`: an error that the
-    front found; the request is refused with it."""
+    `deadline`: on the monotonic clock. `client`: the connection that the request came by. `identity`: the caller as the
+    daemon knows them, by token or certificate; empty if it knows neither. `problem`: an error that the front found; the
+    request is refused with it."""
 
     prompt: Prompt
     max_tokens: int | None = None
@@ -86,6 +87,7 @@ class Request:
     caller: str = ""
     deadline: float | None = None
     client: str = ""
+    identity: str = ""
     problem: InvalidRequest | None = None
     logprobs: int | None = None  # how many likeliest tokens to report besides the chosen one
     prompt_logprobs: int | None = None  # the same for each token of the prompt

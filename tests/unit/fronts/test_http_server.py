@@ -48,6 +48,32 @@ async def test_http_requires_the_token_except_for_health(
     assert "abcdefgh1234567" not in caplog.text
 
 
+async def test_http_caller_is_known_by_a_required_token_alone(session: aiohttp.ClientSession) -> None:
+    """A name that the client gives, or a token that is not required, identifies no one."""
+    first, second = "abcdefgh12345678", "12345678abcdefgh"
+    shown = [
+        {"Authorization": f"Bearer {first}"},
+        {"X-Api-Key": first},
+        {"Authorization": f"bearer  {first}", "X-Api-Key": "another"},
+        {"X-Api-Key": second},
+    ]
+
+    async def identities(front: Fronted) -> list[str]:
+        front.service.obliging = True
+        for i, headers in enumerate(shown):
+            body = {**CHAT, "user": f"user {i}", "draftd": {"caller": f"caller {i}"}}
+            assert (await session.post(front.url + PATH, json=body, headers=headers)).status == 200
+        return [request.identity for request in front.service.requests]
+
+    async with fronted(token=f"{first} {second}") as front:
+        *same, other = await identities(front)
+        assert len(set(same)) == 1
+        assert other != same[0] != ""
+        assert first not in str(front.service.requests)
+    async with fronted() as front:
+        assert await identities(front) == [""] * len(shown)
+
+
 async def test_health_endpoint_shows_load_progress_only_with_the_token(session: aiohttp.ClientSession) -> None:
     own = {"Authorization": "Bearer abcdefgh12345678"}
     async with fronted(token="abcdefgh12345678") as front:

@@ -32,6 +32,7 @@ from draftd.service.request import (
     ReasoningDelta,
     Request,
     ResponseFormat,
+    Send,
     TextDelta,
     TokenIds,
     ToolCallArguments,
@@ -200,6 +201,24 @@ async def test_reloaded_remote_credentials_apply_to_new_calls_only(remote: Serve
     answers.reload(right)
     assert isinstance([event async for event in answers.answer(asking(), "")][-1], RelayFinished)
     await answers.close()
+
+
+async def test_relayed_request_has_no_identity_at_the_remote(remote: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All callers of this daemon show the remote the same token."""
+    identities, generate = list[str](), remote.daemon.service.generate
+
+    async def noted(request: Request, send: Send) -> None:
+        identities.append(request.identity)
+        await generate(request, send)
+
+    monkeypatch.setattr(remote.daemon.service, "generate", noted)
+    answers = GrpcAnswers(RemoteSettings(enabled=True, target=remote.target, token=SecretStr(TOKEN)))
+    assert [event async for event in answers.answer(asking(), "")]
+    await answers.close()
+    assert await asyncio.to_thread(list, remote.client.generate("x", max_tokens=2))
+    relayed, own = identities
+    assert relayed == ""
+    assert own
 
 
 async def test_remote_daemon_refusal_is_passed_on_with_its_message(remote: Served) -> None:

@@ -21,7 +21,7 @@ from cachetools import TTLCache
 from multidict import MultiMapping
 
 from draftd.fallback.alerts.payload import NotificationRefused, NotificationResult
-from draftd.listening import is_any, is_bearer
+from draftd.listening import matching_bearer, matching_secret
 
 
 class ReplayGuard(TTLCache[bytes, float]):
@@ -75,7 +75,7 @@ class Authentication:
         """Returns None if the headers prove the sender, otherwise the signature to check against the body. `now`:
         seconds since 1970. Raises NotificationRefused."""
         credentials = _all(headers, "Authorization")
-        if len(credentials) == 1 and is_bearer(credentials[0], self._tokens):
+        if len(credentials) == 1 and matching_bearer(credentials[0], self._tokens):
             return None
         signatures = _all(headers, SIGNATURE_HEADER)
         if self._secrets and signatures:
@@ -88,7 +88,9 @@ class Authentication:
 
     def prove(self, claim: UnprovenSignature, body: bytes) -> None:
         """Raises NotificationRefused if the signature does not fit this body and time."""
-        if not is_any(claim.signature, (_signature(secret, claim.timestamp, body) for secret in self._secrets)):
+        if not matching_secret(
+            claim.signature, (_signature(secret, claim.timestamp, body) for secret in self._secrets)
+        ):
             wanted = "the lowercase hex of HMAC-SHA256 over TIMESTAMP:BODY with webhook.secret"
             raise NotificationRefused(401, NotificationResult.BAD_SIGNATURE, f"{SIGNATURE_HEADER}: not {wanted}")
 

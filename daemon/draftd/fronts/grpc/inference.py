@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from draftd.errors import InvalidRequest
@@ -52,8 +53,8 @@ V = TypeVar("V")
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
-    def __init__(self, service: InferenceService) -> None:
-        self._service = service
+    def __init__(self, service: InferenceService, identity_of: Callable[[Context], str]) -> None:
+        self._service, self._identity_of = service, identity_of
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
         return reply.model(self._service.model())
@@ -66,7 +67,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         # handler returns instead.
         left = context.time_remaining()
         deadline = None if left is None else time.monotonic() + left
-        parsed = request_of(request, deadline, context.peer())
+        parsed = replace(request_of(request, deadline, context.peer()), identity=self._identity_of(context))
         await self._service.generate(parsed, lambda event: context.write(message_of(event)))
 
 

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -19,7 +19,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from draftd.errors import DraftdError, EngineFailure, FieldError, InvalidRequest, Unauthenticated, reason_of
-from draftd.listening import is_bearer
+from draftd.listening import matching_bearer
 from draftd.protocol import DETAILS_KEY, duration
 from draftd.telemetry.rpc import around, inner_of
 from draftd.v1 import inference_pb2
@@ -45,7 +45,8 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(_OPEN) or self._has_token(handler_call_details):
+        metadata = handler_call_details.invocation_metadata
+        if handler is None or handler_call_details.method.startswith(_OPEN) or self.token_of(metadata):
             return handler
 
         async def refuse(request: Any, context: Context) -> None:
@@ -55,11 +56,13 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
         return around(handler, refuse, handler.request_deserializer)
 
-    def _has_token(self, details: grpc.HandlerCallDetails) -> bool:
+    def token_of(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> bytes:
+        """Returns the valid token that the metadata of a call have; empty if they have none."""
         # Every value is compared, in constant time: neither length of match nor order tells anything.
-        values = [value for key, value in details.invocation_metadata or () if key == "authorization"]
+        values = [value for key, value in metadata or () if key == "authorization"]
         headers = (value if isinstance(value, bytes) else value.encode(errors="replace") for value in values)
-        return sum(is_bearer(value, self.tokens) for value in headers) > 0
+        tokens = [matching_bearer(value, self.tokens) for value in headers]
+        return next(filter(None, tokens), b"")
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]

@@ -16,7 +16,7 @@ from draftd.client import client
 from draftd.core import FinishReason
 from draftd.errors import DeadlineExceeded, DraftdError, QueueFull, RemoteDown, RemoteUnavailable
 from draftd.outcome import Emission
-from draftd.protocol import REASONS, draft_counts
+from draftd.protocol import REASONS, RELAYED_KEY, draft_counts
 from draftd.service.messages import Chat, Message, ToolCall, ToolMode
 from draftd.service.request import (
     Chunk,
@@ -75,7 +75,7 @@ class GrpcAnswers:
 
     async def answer(self, request: Request, trace: str) -> AsyncGenerator[RelayStarted | Chunk | RelayFinished, None]:
         left = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
-        metadata = (*self._metadata, *((("traceparent", trace),) if trace else ()))
+        metadata = (*self._metadata, (RELAYED_KEY, "1"), *((("traceparent", trace),) if trace else ()))
         call = self._stub.Generate(message_of(request), timeout=left, metadata=metadata)
         try:
             async for response in call:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import ssl
 from typing import Any
 
 import grpc
@@ -13,12 +14,14 @@ from grpc_reflection.v1alpha import reflection
 from draftd.errors import ConfigError, DraftdError
 from draftd.fronts.grpc.control import ControlServicer
 from draftd.fronts.grpc.inference import InferenceServicer
-from draftd.fronts.grpc.interceptors import AuthInterceptor, ErrorInterceptor
+from draftd.fronts.grpc.interceptors import AuthInterceptor, Context, ErrorInterceptor
 from draftd.fronts.grpc.verification import VerificationServicer
+from draftd.fronts.identity import identity_of
 from draftd.hardware.descriptors import most_connections
 from draftd.listening import free_port
-from draftd.protocol import MESSAGE_SLACK
+from draftd.protocol import MESSAGE_SLACK, RELAYED_KEY
 from draftd.rate_limited_log import RateLimitedLog
+from draftd.service.inference import InferenceService
 from draftd.settings import ServerSettings, secrets_of
 from draftd.settings.certificates import load_certificates, server_certificates
 from draftd.telemetry.rpc import RpcInterceptor
@@ -45,7 +48,7 @@ class GrpcServer:
     def __init__(
         self,
         settings: ServerSettings,
-        inference: InferenceServicer,
+        service: InferenceService,
         control: ControlServicer,
         verification: VerificationServicer,
         telemetry: RpcInterceptor,
@@ -62,16 +65,18 @@ class GrpcServer:
         certificates = certificate_configuration(settings)
         self._reloaded: list[grpc.ServerCertificateConfiguration] = []  # for the next handshake
         # Kept here: gRPC holds no reference, and each handshake asks this object for a new certificate.
-        self._credentials = None
+        self._credentials, self._checks_certificates = None, settings.tls_client_ca is not None
         if certificates is not None:
             self._credentials = grpc.dynamic_ssl_server_credentials(
                 certificates,
                 self._next_certificates,  # type: ignore[arg-type]  # its stubs lack None
-                settings.tls_client_ca is not None,
+                self._checks_certificates,
             )
         self.port = _bind(self._server, settings, self._credentials)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
-        inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, self._server)  # type: ignore[no-untyped-call]
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            InferenceServicer(service, self._identity_of), self._server
+        )
         control_pb2_grpc.add_ControlServiceServicer_to_server(control, self._server)  # type: ignore[no-untyped-call]
         verification_pb2_grpc.add_VerificationServiceServicer_to_server(  # type: ignore[no-untyped-call]
             verification, self._server
@@ -104,6 +109,20 @@ class GrpcServer:
     async def stop(self, grace: float) -> None:
         """Stops listening, and cancels the calls that last longer than `grace` seconds."""
         await self._server.stop(grace)
+
+    def _identity_of(self, context: Context) -> str:
+        """Returns the caller's identity; empty for a request that another daemon relays, as that has many callers. A
+        token counts only if one is required, and was checked."""
+        metadata = context.invocation_metadata() or ()
+        if any(key == RELAYED_KEY for key, _ in metadata):
+            return ""
+        certificate = b""
+        if self._checks_certificates:
+            pem = next(iter(context.auth_context().get("x509_pem_cert", ())), None)
+            if pem is None:
+                return ""
+            certificate = ssl.PEM_cert_to_DER_cert(pem.decode())
+        return identity_of(self._auth.token_of(metadata), certificate)
 
     def _log_refusal(self, method: str, error: DraftdError, peer: str) -> None:
         if method.startswith(f"/{VERIFICATION}/"):

@@ -201,7 +201,7 @@ class CommonBody(UnservedFields):
     grammar: Any = None
     draftd: DraftdFields = Field(default_factory=DraftdFields)
 
-    def common_fields(self, client: str) -> dict[str, Any]:
+    def common_fields(self, client: str, identity: str) -> dict[str, Any]:
         """The fields of `service.request.Request` that are the same in all protocols. Raises InvalidRequest."""
         for name in UnservedFields.model_fields:
             if (value := getattr(self, name)) and value != _OFF.get(name):
@@ -214,6 +214,7 @@ class CommonBody(UnservedFields):
             "workload": member(WorkloadClass, wishes.workload, "draftd.workload") or WorkloadClass.UNSPECIFIED,
             "caller": wishes.caller or beginning(self.user or ""),
             "client": client,
+            "identity": identity,
             "min_tokens": self.min_tokens or 0,
             "ignore_eos": bool(self.ignore_eos),
             "stop_token_ids": token_ids(self.stop_token_ids or (), "stop_token_ids"),

@@ -111,7 +111,7 @@ def parse_request(call: HttpExchange, scope: Scope) -> ParsedBody:
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         response_format=wanted,
-        **body.common_fields(call.client),
+        **body.common_fields(call.client, call.identity),
     )
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     names = Names(

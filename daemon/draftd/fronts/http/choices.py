@@ -44,7 +44,7 @@ class ChoicesBody(CommonBody):
     response_format: Format | None = None
     return_progress: bool | None = None
 
-    def common_fields(self, client: str) -> dict[str, Any]:
+    def common_fields(self, client: str, identity: str) -> dict[str, Any]:
         """Adds the fields that chats and completions share. Raises InvalidRequest, also for `prompt_logprobs` in a
         stream, as vLLM does."""
         if self.prompt_logprobs is not None and self.stream:
@@ -54,7 +54,7 @@ class ChoicesBody(CommonBody):
             "prompt_logprobs": self.prompt_logprobs,
             "n": 1 if self.n is None else self.n,
             "return_progress": bool(self.stream and self.return_progress),
-            **super().common_fields(client),
+            **super().common_fields(client, identity),
         }
 
 

@@ -53,7 +53,7 @@ def parse_request(call: HttpExchange, scope: Scope) -> ParsedBody:
         "logprobs": body.logprobs,
         "echo": bool(body.echo),
         "response_format": wanted,
-        **body.common_fields(call.client),
+        **body.common_fields(call.client, call.identity),
     }
     requests = [Request(prompt=one, **shared) for one in prompts(body.prompt)]
     reply = CompletionReply(model, scope.service.token_bytes, body)

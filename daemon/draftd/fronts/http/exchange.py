@@ -54,13 +54,15 @@ class ParsedBody:
 
 @dataclass(frozen=True, slots=True)
 class HttpExchange:
-    """One HTTP request. `client` names its connection; `id` is unique."""
+    """One HTTP request. `client` names its connection, `identity` the caller as the daemon knows them; `id` is
+    unique."""
 
     request: web.BaseRequest
     client: str
     id: str
     headers: Mapping[str, str]  # for the answer
     body: bytes = b""
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,12 +94,12 @@ def parse_request(call: HttpExchange, scope: Scope) -> ParsedBody:
     """Raises InvalidRequest, which names the body's field."""
     body = parse_body(MessageBody, call.body)
     model = scope.resolve_model(body.model)
-    request, names = _request(body, call.client)
+    request, names = _request(body, call.client, call.identity)
     reply = MessageReply(model, measured=bool(body.include_metrics))
     return ParsedBody((request,), reply, bool(body.stream), names)
 
 
-def _request(body: MessageBody, client: str) -> tuple[Request, Names]:
+def _request(body: MessageBody, client: str, identity: str) -> tuple[Request, Names]:
     _check_unserved(body)
     read: list[tuple[Message, str]] = []
     values = [part for part in body.system or () if not (part.text or "").startswith(_ATTRIBUTION)]
@@ -110,7 +110,7 @@ def _request(body: MessageBody, client: str) -> tuple[Request, Names]:
         read += _messages(item, f"messages[{i}]", names)
     continues = _continues(read)
     choice = body.tool_choice
-    shared = body.common_fields(client)
+    shared = body.common_fields(client, identity)
     if not shared["caller"] and body.metadata is not None and body.metadata.user_id is not None:
         shared["caller"] = fields.beginning(body.metadata.user_id)
     config = body.output_config or OutputConfig()

@@ -113,7 +113,7 @@ def parse_request(call: HttpExchange, scope: Scope, store: ResponseStore) -> Par
         max_tokens=body.max_output_tokens,
         logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
         response_format=wanted,
-        **body.common_fields(call.client),
+        **body.common_fields(call.client, call.identity),
     )
     places = [*("instructions" for _ in head), *talk.places]
     names = _names(body, called, places, [offered[one.name].place for one in tools])

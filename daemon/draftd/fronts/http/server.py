@@ -23,7 +23,8 @@ from draftd.fronts.http.errors import WrongMethod, anthropic_error, internal, op
 from draftd.fronts.http.exchange import HttpExchange, ParsedBody, Scope, StreamFailed, answer, json_response
 from draftd.fronts.http.store import ResponseStore, StoredAnswer
 from draftd.fronts.http.stream import KEEP_ALIVE_SECONDS
-from draftd.listening import is_any, is_bearer
+from draftd.fronts.identity import identity_of
+from draftd.listening import matching_bearer, matching_secret
 from draftd.rate_limited_log import RateLimitedLog
 from draftd.service.inference import InferenceService
 from draftd.settings import ServerSettings, secrets_of
@@ -171,7 +172,7 @@ class HttpServer:
         if request.method == "OPTIONS" and origin is not None:
             return web.Response(status=204, headers={**call.headers, **_CORS})
         if route not in _OPEN:
-            self._authenticate(request)
+            call = replace(call, identity=self._identity_of(request, self._authenticate(request)))
         endpoint = methods.get("GET" if request.method == "HEAD" else request.method)
         if endpoint is None:
             raise WrongMethod(request.method, ", ".join(methods))
@@ -210,20 +211,31 @@ class HttpServer:
             response.force_close()
         return response
 
-    def _authenticate(self, request: web.BaseRequest) -> None:
-        """Raises Unauthenticated unless the request has a token, in OpenAI's header or in Anthropic's."""
+    def _authenticate(self, request: web.BaseRequest) -> bytes:
+        """Returns the request's token, from OpenAI's header or from Anthropic's; empty if none is required. Raises
+        Unauthenticated if it has none."""
         if not self._tokens:
-            return
+            return b""
         bearer, key = (
             request.headers.get(name, "").encode(errors="replace") for name in ("Authorization", "X-Api-Key")
         )
         # Both are compared, in constant time: neither length of match nor order tells anything.
-        if not is_bearer(bearer, self._tokens) + is_any(key, self._tokens):
+        in_bearer, in_key = matching_bearer(bearer, self._tokens), matching_secret(key, self._tokens)
+        if not in_bearer and not in_key:
             error = Unauthenticated("Authorization: a bearer token is required; it was missing or wrong")
             client = _client(request).removeprefix("http:")
             said = f"{request.method} {self._route(request.path)} of {client} was refused: {error.message}"
             self._log.write(logging.WARNING, "unauthenticated", said, client.rpartition(":")[0])
             raise error
+        return in_bearer or in_key
+
+    def _identity_of(self, request: web.BaseRequest, token: bytes) -> str:
+        """Returns the caller's identity. `token`: the one that was required and checked."""
+        if self._settings.tls_client_ca is None:
+            return identity_of(token, b"")
+        tls = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        return identity_of(token, certificate) if certificate else ""
 
     def _welcome(self, origin: str) -> bool:
         return origin in self._settings.http_origins or "*" in self._settings.http_origins
