@@ -111,6 +111,7 @@ def request(
     stop: StopMatcher | None = None,
     deadline: float | None = None,
     grammar: str = "",
+    identity: str = "",
 ) -> DecodeRequest:
     return DecodeRequest(
         id=f"r{next(_ids)}",
@@ -122,6 +123,7 @@ def request(
         stop=stop,
         deadline=deadline,
         grammar=grammar,
+        identity=identity,
     )
 
 

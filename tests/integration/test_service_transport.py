@@ -10,11 +10,14 @@ import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from draftd.client.client import CallError, DraftdClient
+from draftd.client.client import CallError, DraftdClient, message_of
+from draftd.core import PROMPT_LOOKUP
 from draftd.engine.pair import LoadedModels
 from draftd.errors import ConfigError
+from draftd.protocol import RELAYED_KEY
 from draftd.settings import RemoteSettings
 from draftd.strategies import LinkFailure
+from draftd.v1 import inference_pb2_grpc
 from draftd.verifier_client.link import GrpcLink
 from tests.certificates import Authority
 from tests.in_process_daemon import Served, collect, serving
@@ -64,6 +67,41 @@ def test_grpc_calls_without_the_token_are_unauthenticated_except_health(
     assert len(lines) == len(methods), "one of each for a host"
 
 
+def accepted(client: DraftdClient) -> int:
+    """Asks for an answer that prompt lookup drafts. Returns how many drafted tokens were accepted."""
+    answer = collect(client.generate("What follows?", max_tokens=24, drafter=PROMPT_LOOKUP))
+    assert answer.finished is not None
+    return answer.finished.counts.accepted_tokens
+
+
+def test_earlier_answers_draft_only_for_clients_that_show_the_same_token(tmp_path: Path) -> None:
+    other = "another-token-altogether"
+    with serving(tmp_path, models, server={"token": f"{TOKEN} {other}"}, token=None) as served:
+        first, second = DraftdClient(served.target, TOKEN), DraftdClient(served.target, other)
+        with first, second:
+            alone = accepted(first)
+            assert accepted(second) == alone
+            assert accepted(first) > alone
+            assert accepted(second) > alone
+
+
+def test_earlier_answers_draft_for_no_client_if_no_token_is_required(tmp_path: Path) -> None:
+    with serving(tmp_path, models, token=None) as served, DraftdClient(served.target, TOKEN) as client:
+        assert accepted(client) == accepted(client) == accepted(served.client)
+
+
+def test_requests_relayed_by_another_daemon_draft_from_no_earlier_answers(tmp_path: Path) -> None:
+    """Its callers share one token, and this daemon cannot tell them apart."""
+    with serving(tmp_path, models, token=TOKEN) as served, served.channel() as channel:
+        alone = accepted(served.client)
+        assert accepted(served.client) > alone
+        metadata = (("authorization", f"Bearer {TOKEN}"), (RELAYED_KEY, "1"))
+        asked = message_of("What follows?", max_tokens=24, drafter=PROMPT_LOOKUP)
+        for _ in range(2):
+            *_, last = inference_pb2_grpc.InferenceServiceStub(channel).Generate(asked, metadata=metadata)
+            assert last.finished.counts.accepted_tokens == alone
+
+
 def test_tls_server_accepts_only_clients_that_trust_its_certificate_authority(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path, "ca"), Authority(tmp_path, "other")
     server = authority.issue("server")
@@ -99,10 +137,18 @@ def test_connections_dropped_during_the_tls_handshake_do_not_end_the_server(tmp_
 def test_mutual_tls_server_accepts_only_clients_its_authority_certified(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path, "ca"), Authority(tmp_path, "other")
     server, friend, stranger = authority.issue("server"), authority.issue("friend"), other.issue("stranger")
+    other_friend = authority.issue("other-friend")
     tls = {"tls_cert": server.cert, "tls_key": server.key, "tls_client_ca": authority.file}
     own = {"tls_ca": authority.file, "tls_cert": friend.cert, "tls_key": friend.key}
     with serving(tmp_path, models, server=tls, token=TOKEN, client=own) as served:
         assert len(collect(served.client.generate("x", max_tokens=4)).tokens) == 4
+        alone = accepted(served.client)
+        colleague = DraftdClient(
+            served.target, TOKEN, authority.file, tls_cert=other_friend.cert, tls_key=other_friend.key
+        )
+        with colleague:
+            assert accepted(colleague) == alone, "the same token, but another certificate"
+        assert accepted(served.client) > alone
         anonymous = DraftdClient(served.target, TOKEN, authority.file)
         assert refused(served, anonymous).code is grpc.StatusCode.UNAVAILABLE
         wrong = DraftdClient(served.target, TOKEN, authority.file, tls_cert=stranger.cert, tls_key=stranger.key)

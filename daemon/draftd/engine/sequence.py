@@ -27,7 +27,7 @@ from draftd.engine.guess import Guess
 from draftd.outcome import RequestStats, TokenSink
 from draftd.strategies import Strategy
 
-_MEMORY = 40.0  # drafts
+_MEMORY = 40.0  # drafted tokens
 _PRIOR_WEIGHT = 8.0  # drafts
 
 Key = tuple[DrafterName, bool, bool, WorkloadClass | None]  # drafter; sampled, seeded; class of text (None: all texts)
@@ -35,17 +35,18 @@ Key = tuple[DrafterName, bool, bool, WorkloadClass | None]  # drafter; sampled, 
 
 @dataclass(slots=True)
 class SequenceEvidence:
-    """Counts of one sequence's drafted tokens, by one drafter: accepted and rejected, and the counts expected from the
-    acceptance rates of its class of text. Older counts fade."""
+    """Counts of a drafter's tokens, for a sequence or for matches of one length: accepted and rejected, and the counts
+    expected from the acceptance rates of the class of text. Counts fade within `memory` drafted tokens."""
 
     accepted: float = 0.0
     rejected: float = 0.0
     expected_accepted: float = 0.0
     expected_rejected: float = 0.0
+    memory: float = _MEMORY
 
     def add(self, rates: Sequence[float], drafted: int, accepted: int) -> None:
         for i in range(min(accepted + 1, drafted, len(rates))):
-            self.fade(1 - 1 / _MEMORY)
+            self.fade(1 - 1 / self.memory)
             self.accepted += i < accepted
             self.rejected += i >= accepted
             self.expected_accepted += rates[i]
@@ -59,7 +60,7 @@ class SequenceEvidence:
 
     @property
     def odds(self) -> float:
-        """Returns the sequence's odds of acceptance divided by those of its class; 1 without evidence."""
+        """Returns the odds of acceptance divided by those of the class of text; 1 without evidence."""
         prior = _PRIOR_WEIGHT / 2
         more = (self.accepted + prior) / (self.expected_accepted + prior)
         return more * (self.expected_rejected + prior) / (self.rejected + prior)
@@ -98,6 +99,7 @@ class DecodeSequence:
     own_most: int = 0  # as `most`, without a peer's bound
     seconds: float = 0.0  # of the target and its own draft, not reported to its peer yet
     model_drafter: DrafterName | None = None  # of several draft models or heads, the one chosen for its text
+    match: int = 0  # tokens of its end that prompt lookup found before: its latest draft is of what followed them
     told_cap: int = -1  # the last bound reported to be lower than what would pay
     failed_over: str = ""  # why another daemon's target decodes it no more
     unavailable: float | None = None  # seconds until a retry, if that target is lost and this one may not go on
@@ -154,6 +156,12 @@ class DecodeSequence:
         request = self.request
         trusted = request.origin is Origin.CLIENT and self.finish is not FinishReason.ERROR
         return trusted and not request.skip_prefix_cache
+
+    @property
+    def identity(self) -> str:
+        """The caller whose earlier answers it may draft from, and whose later texts may draft from its answer; empty if
+        it shares none."""
+        return self.request.identity if self.shares else ""
 
     @property
     def wants_prompt(self) -> bool:

@@ -46,7 +46,7 @@ class ModelSettings(Section):
     Unset: what the model declares, including RoPE scaling."""
     prompt_lookup: bool = True
     """Offer the drafter prompt_lookup, which needs no draft model: it finds the latest tokens earlier in the prompt or
-    answer, and proposes what followed them there."""
+    answer, or in earlier answers to the same caller, and proposes what most often followed them there."""
     drafter: DrafterName | None = None
     """Drafter of requests that name none: draft_model, draft_head, light_draft_model or prompt_lookup. A draft head
     drafts in place of a draft model that is not there, and the other way round. Under automatic depth the faster of the

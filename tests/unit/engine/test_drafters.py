@@ -6,15 +6,11 @@ import random
 
 import mlx.core as mx
 import pytest
-from hypothesis import given
-from hypothesis import settings as examples
-from hypothesis import strategies as st
 
 from draftd.cli.options import check_drafters
 from draftd.core import BUILT_IN_DRAFTERS, PROMPT_LOOKUP, DepthMode, SamplingParams
 from draftd.engine.drafters.base import Draft, DraftSequence, Text, TextDrafter, merge
 from draftd.engine.drafters.draft_model import DraftModel
-from draftd.engine.drafters.prompt_lookup import PromptLookup
 from draftd.engine.drafters.registry import DrafterNeeds, DrafterRegistry, built_in_drafters
 from draftd.engine.pair import LoadedModels, assemble
 from draftd.engine.sampling.transforms import Sampling
@@ -104,43 +100,6 @@ def test_draft_model_after_guess_rollback_proposes_the_same_as_a_fresh_draft_mod
         assert drafted == other.propose([fresh], [depth], sampling).tokens.tolist()
         continued = [*guesses, *drafted[0]] if dice.random() < 0.5 else [dice.randrange(VOCAB) for _ in range(3)]
         final += continued[: dice.randint(1, len(continued))]
-
-
-def naive(tokens: list[int], depth: int) -> list[int]:
-    """What followed the latest earlier place where the last three tokens, or else the last two, occur."""
-    for size in (3, 2):
-        if len(tokens) < size:
-            continue
-        for end in range(len(tokens) - 1, size - 1, -1):
-            if tokens[end - size : end] == tokens[-size:]:
-                return tokens[end : end + depth]
-    return []
-
-
-@examples(deadline=None)
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 6), st.data())
-def test_prompt_lookup_continues_latest_match_of_longest_n_gram(tokens, depth, data):
-    lookup, text, at = PromptLookup(), Text([]), 1
-    while True:
-        text.tokens, text.guesses = tokens[:at], 0
-        assert lookup.continuation(text, depth) == naive(tokens[:at], depth)
-        if at == len(tokens):
-            break
-        at = min(len(tokens), at + data.draw(st.integers(1, 9)))
-
-
-def test_prompt_lookup_forgets_guessed_tokens_that_were_rolled_back():
-    lookup, text = PromptLookup(), Text([1, 2, 3, 9, 9, 1, 2], guesses=2)
-    assert lookup.continuation(text, 2) == [3, 9]
-    text.tokens, text.guesses = [1, 2, 3, 9, 9, 5, 1, 2, 6, 1, 2], 0
-    assert lookup.continuation(text, 2) == [6, 1]
-
-
-def test_prompt_lookup_indexes_long_text_over_several_steps():
-    """All of 30,000 tokens at once would hold the other sequences up for 100 ms."""
-    text, lookup = Text([*range(2600), 2500, 2501, 2502]), PromptLookup()
-    found = [lookup.continuation(text, 2) for _ in range(3)]
-    assert found == [[], [], [2503, 2504]]
 
 
 def test_merged_draft_keeps_proposal_of_each_sequence():

@@ -4,7 +4,8 @@ a_i is the probability that the token at position i is accepted, given that all 
 exponential forgetting, so it follows drift. With little evidence it is shrunk towards a more general rate (a Beta prior
 of fixed weight): a workload class towards all texts of the drafter, a position towards the one before it, the first
 position towards a guess. A sequence's own text differs from its class: the ratio of its odds to those of its class is
-learnt during decoding, starting at 1.
+learnt during decoding, starting at 1. So is the ratio for drafts of prompt lookup by the length of their match: after a
+long one far more is accepted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from draftd.core import DrafterName, FinishReason, Origin, WorkloadClass
+from draftd.core import PROMPT_LOOKUP, DrafterName, FinishReason, Origin, WorkloadClass
 from draftd.engine.depth.costs import DEEPEST
 from draftd.engine.sequence import DecodeSequence, Key, SequenceEvidence
 
@@ -23,6 +24,7 @@ PERFECT = 0.97  # the highest rate that a trial hopes for
 _BONUS = 0.5  # how far acceptance may exceed its estimate before the first draft
 _FEW = 64  # drafts from which on acceptance is known
 _CLASS_MEMORY, _POOL_MEMORY = 150.0, 300.0  # drafts
+_MATCH_MEMORY = 300.0  # drafted tokens
 _GUESS_WEIGHT, _POOL_WEIGHT, _CLASS_WEIGHT = 2.0, 4.0, 4.0  # weight of the prior, in drafts
 _SHORTFALL = 0.5  # share of a position's shortfall expected at the next one, which is easier
 _LEAST, _MOST = 0.005, 0.995
@@ -66,6 +68,7 @@ class Acceptance:
 
     deepest: int = DEEPEST
     evidence: dict[Key, AcceptanceEvidence] = field(default_factory=dict)
+    matches: dict[int, SequenceEvidence] = field(default_factory=dict)  # of prompt lookup, by length
     _rates: dict[Key, list[float]] = field(default_factory=dict)  # computed since the evidence last changed
 
     def rates(self, key: Key) -> list[float]:
@@ -78,17 +81,21 @@ class Acceptance:
     def expected_tokens(self, sequence: DecodeSequence, kind: DrafterName, most: int) -> list[float]:
         """Returns the tokens that a step is expected to give this sequence when the drafter drafts 0 to `most`
         tokens."""
-        own = sequence.evidence.get(kind)
-        return expected_by_depth(self.rates(sequence.evidence_key(kind)), 1.0 if own is None else own.odds, most)
+        return expected_by_depth(self.rates(sequence.evidence_key(kind)), self._odds(sequence, kind), most)
 
     def hoped_tokens(self, sequence: DecodeSequence, kind: DrafterName, most: int) -> list[float]:
         """Returns the same if the drafter's acceptance is as high as its drafts of this class allow while they are
         few."""
-        key, own = sequence.evidence_key(kind), sequence.evidence.get(kind)
+        key = sequence.evidence_key(kind)
         drafts = self.drafted_count(key, 1)
         more = bonus(drafts) if drafts < _FEW else 0.0
         rates = [min(PERFECT, rate + more) for rate in self.rates(key)]
-        return expected_by_depth(rates, 1.0 if own is None else own.odds, most)
+        return expected_by_depth(rates, self._odds(sequence, kind), most)
+
+    def _odds(self, sequence: DecodeSequence, kind: DrafterName) -> float:
+        """Returns the odds of acceptance divided by those of the class of text."""
+        own, match = sequence.evidence.get(kind), self.matches.get(sequence.match) if kind == PROMPT_LOOKUP else None
+        return (1.0 if own is None else own.odds) * (1.0 if match is None else match.odds)
 
     def drafted_count(self, key: Key, position: int) -> float:
         """Returns how often `position` (from 1) was drafted recently."""
@@ -98,7 +105,13 @@ class Acceptance:
     def learn(self, sequence: DecodeSequence, kind: DrafterName, drafted: int, accepted: int) -> None:
         """Counts one sequence's draft. Call `refresh` once after all sequences of a step to update `rates`."""
         key = sequence.evidence_key(kind)
-        sequence.evidence.setdefault(kind, SequenceEvidence()).add(self.rates(key), drafted, accepted)
+        rates = self.rates(key)
+        if kind == PROMPT_LOOKUP:  # what the match explains is not the sequence's own
+            match = self.matches.setdefault(sequence.match, SequenceEvidence(memory=_MATCH_MEMORY))
+            expected = [multiply_odds(rate, match.odds) for rate in rates]
+            match.add(rates, drafted, accepted)
+            rates = expected
+        sequence.evidence.setdefault(kind, SequenceEvidence()).add(rates, drafted, accepted)
         for evidence_key, memory in ((key, _CLASS_MEMORY), (_all_texts(key), _POOL_MEMORY)):
             evidence = self.evidence.get(evidence_key)
             if evidence is None:
@@ -157,6 +170,11 @@ def _clamp(rate: float) -> float:
     return _LEAST if rate < _LEAST else _MOST if rate > _MOST else rate
 
 
+def multiply_odds(rate: float, odds: float) -> float:
+    """Returns the rate whose odds are those of `rate` multiplied by `odds`."""
+    return rate * odds / (1 - rate + rate * odds)
+
+
 def expected_by_depth(rates: Sequence[float], odds: float, most: int) -> list[float]:
     """Returns the expected tokens of a step that drafts k = 0 to `most`: 1 + Σ_{j≤k} Π_{i≤j} a_i, with each a_i's odds
     multiplied by `odds`.
@@ -164,7 +182,7 @@ def expected_by_depth(rates: Sequence[float], odds: float, most: int) -> list[fl
     Leviathan et al. 2023, arXiv 2211.17192, equation 1, with a rate for each position instead of one for all."""
     out, reach, total = [1.0], 1.0, 1.0
     for rate in rates[:most]:
-        reach *= rate * odds / (1 - rate + rate * odds)
+        reach *= multiply_odds(rate, odds)
         total += reach
         out.append(total)
     return out

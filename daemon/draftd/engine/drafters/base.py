@@ -43,14 +43,17 @@ class Text:
     """The part of a sequence that drafters see; the same object from a drafter's first call until `leave`. Calibration
     uses it without a request. `tokens`: prompt and output; the target has not judged the last `guesses` of them yet.
     `answered`: final tokens after the prompt; `answered` + `guesses` is the next token's position in seeded noise.
-    `generator`: the source of unseeded sampling. `shares`: whether it uses the prefix cache. `degraded`: why drafting
-    stopped for it, empty if it did not; its drafter may have failed during a forward."""
+    `generator`: the source of unseeded sampling. `shares`: whether it uses the prefix cache. `identity`: the caller
+    whose earlier answers it may draft from, or empty. `match`: tokens of its end that prompt lookup found before.
+    `degraded`: why drafting stopped for it, empty if it did not; its drafter may have failed during a forward."""
 
     tokens: list[int]
     guesses: int = 0
     answered: int = 0
     generator: random.Random = field(default_factory=random.Random)
     shares: bool = False
+    identity: str = ""
+    match: int = 0
     degraded: str = ""
     ended: bool = False
 
