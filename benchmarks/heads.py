@@ -2,7 +2,9 @@
 
     pair         the embedded pair with its head: the head against the draft model, and the automatic choice of the two
     real         SmolLM2-135M-Instruct, or --model, with its head, against autoregressive decoding and prompt lookup
-    useless      the same with random weights in the head: what does automatic depth lose?
+    useless      the same with random weights in the head, and with a random EAGLE-3 head: what does depth control lose?
+    blocks       drafts of a block in one forward and token by token, both right with probability 0.8
+    suffix       prompt lookup: recorded texts replayed (benchmarks.replay), and what it costs on prose
     priming      seconds to the first token of a long prompt, with the head and without
     recurrent    a random Qwen3-Next model (benchmarks.layers) whose drafts are right with probability 0.8
 
@@ -23,18 +25,18 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from itertools import product
 from typing import Any
-from unittest.mock import patch
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import layers
+from benchmarks import layers, replay
 from benchmarks.engines import Decoded, decode, prompts_of, start
 from benchmarks.exactness import first_token
+from benchmarks.head_models import Script, loaded, with_head_of_kind, with_random_head, without_head
 from draftd.core import (
     DRAFT_HEAD,
     DRAFT_MODEL,
@@ -51,6 +53,7 @@ from scripts.real_model import FULL as REAL
 
 _CLASSES = ("code", "chat", "prose", "tool_call", "edit")
 _PROMPTS, _TOGETHER, _DEEPEST = 6, 4, 6
+_BLOCK, _RIGHT = 5, 0.8  # tokens of a block with the one before it; share of rigged drafts' tokens that are right
 _NANO = files("draftd.models") / "nano"
 
 
@@ -180,52 +183,21 @@ def rows_of_real() -> list[Row]:
     return rows
 
 
-def rows_of_useless() -> list[Row]:
+def rows_of_useless(name: str) -> list[Row]:
     arms = [(Arm(HEAD, 0.0, together), Arm(AR, 0.0, together)) for together in (1, _TOGETHER)]
-    return [Row(f"useless_{head.label}", head, (plain,), ("code", "chat", "prose"), 0.98) for head, plain in arms]
+    return [Row(f"{name}_{head.label}", head, (plain,), ("code", "chat", "prose"), 0.98) for head, plain in arms]
+
+
+def rows_of_suffix() -> list[Row]:
+    head, every = Arm(HEAD), Arm(EVERYTHING)
+    return [
+        Row("suffix_prose_over_autoregressive", Arm(LOOKUP), (Arm(AR),), ("prose",), 0.98),
+        Row("suffix_prose_beside_head", every, (head,), ("prose",), 0.98),
+    ]
 
 
 def start_engine(load: Callable[[], Any]) -> Any:
     return start(load, max_draft_tokens=_DEEPEST, max_batch=_TOGETHER)
-
-
-def loaded(model: str, draft: str | None = None, *, lookup: bool = True) -> Callable[[], Any]:
-    def load() -> Any:
-        from draftd.engine.pair import load_models
-
-        return load_models(model, draft, prompt_lookup=lookup, progress=lambda line: None)
-
-    return load
-
-
-def with_random_head(model: str) -> Callable[[], Any]:
-    """Loads a model with its head, and draws the head's weights anew after the trial of forms has accepted it."""
-
-    def load() -> Any:
-        import mlx.core as mx
-        from mlx.utils import tree_map
-
-        models = loaded(model)()
-        assert models.head is not None, models.info.head
-        mx.random.seed(7)
-        models.head.update(tree_map(lambda w: mx.random.normal(w.shape) * 0.02, models.head.trainable_parameters()))
-        mx.eval(models.head.parameters())
-        return models
-
-    return load
-
-
-def without_head(model: str) -> Callable[[], Any]:
-    """Loads a model as if it had no head."""
-
-    def load() -> Any:
-        from draftd.engine import pair
-        from draftd.engine.drafters.sources import NO_HEAD
-
-        with patch.object(pair, "_load_head", lambda *given: NO_HEAD):
-            return loaded(model)()
-
-    return load
 
 
 def measure(worker: Any, rows: Sequence[Row], given: argparse.Namespace, name: str) -> Measurements:
@@ -293,11 +265,61 @@ def examine_real(given: argparse.Namespace) -> Results:
 
 
 def examine_useless(given: argparse.Namespace) -> Results:
-    worker = start_engine(with_random_head(given.model))
-    rows = rows_of_useless()
-    measured = measure(worker, rows, given, "useless")
+    results: Results = {}
+    loads = {"useless": with_random_head(given.model), "useless_eagle3": with_head_of_kind(given.model, "eagle")}
+    for name, load in loads.items():
+        worker, rows = start_engine(load), rows_of_useless(name)
+        results |= results_of(measure(worker, rows, given, name), rows)
+        worker.close()
+    return results
+
+
+def examine_blocks(given: argparse.Namespace) -> Results:
+    """Compares a DFlash head of three layers with a block of five, and an MTP head, on the same prompts."""
+    script = Script(_RIGHT)
+    kinds = {"block": "dflash", "chain": "mtp"}
+    workers = {
+        name: start_engine(with_head_of_kind(given.model, kind, script.drafter(kind))) for name, kind in kinds.items()
+    }
+    told = prompts_of(workers["chain"], ("code", "chat", "prose"), _PROMPTS // 3)
+    prompts = [(workload, prompt) for workload, some in told.items() for prompt in some]
+    answers = {}
+    for workload, prompt in prompts:
+        (sink,) = decode(workers["chain"], [prompt], Arm(AR).plan, given.tokens, workload).sinks
+        answers[tuple(prompt)] = sink.tokens
+    script.tell(answers)
+    fixed = replace(Arm(HEAD).plan, max_draft_tokens=_BLOCK - 1, depth_mode=DepthMode.FIXED)
+    arms = {"block": ("block", fixed), "chain": ("chain", fixed), "autoregressive": ("chain", Arm(AR).plan)}
+    rates: list[dict[str, float]] = []
+    for repetition in range(given.repetitions + 1):
+        sums = {arm: Figures() for arm in arms}
+        for i, (workload, prompt) in enumerate(prompts):
+            for arm in random.Random(f"{repetition} {i}").sample(sorted(arms), len(arms)):
+                name, plan = arms[arm]
+                sums[arm].add(decode(workers[name], [prompt], plan, given.tokens, workload))
+        assert all(sums[arm].drafts for arm in ("block", "chain")), "the head missed a prompt's hidden states"
+        rates.append({arm: figures.rate for arm, figures in sums.items()})
+    for worker in workers.values():
+        worker.close()
+    pairs = (("block", "chain"), ("block", "autoregressive"), ("chain", "autoregressive"))
+    return {f"blocks_{a}_over_{b}": (None, [rate[a] / rate[b] for rate in rates[1:]]) for a, b in pairs}
+
+
+def examine_suffix(given: argparse.Namespace) -> Results:
+    worker, rows = start_engine(loaded(given.model)), rows_of_suffix()
+    results = results_of(measure(worker, rows, given, "suffix"), rows)
+    replayed = replay.measure(worker.tokenizer)
     worker.close()
-    return results_of(measured, rows)
+    for texts, depth, kind in product(("sessions", "edits"), replay.DEPTHS, ("text", "earlier")):
+        ratio = (
+            replayed[f"{texts} {kind} {depth}"].accepted_per_step
+            / replayed[f"{texts} ngrams {depth}"].accepted_per_step
+        )
+        results[f"suffix_{texts}_{kind}_depth_{depth}"] = (1.3 if kind == "earlier" else None, [ratio])
+    slow = replayed[f"sessions earlier {max(replay.DEPTHS)}"]
+    results["suffix_microseconds_median"] = (30.0, [slow.microseconds(0.5)])
+    results["suffix_microseconds_p99"] = (100.0, [slow.microseconds(0.99)])
+    return results
 
 
 def examine_priming(given: argparse.Namespace) -> Results:
@@ -330,6 +352,8 @@ PARTS: Mapping[str, Callable[[argparse.Namespace], Results]] = {
     "pair": examine_pair,
     "real": examine_real,
     "useless": examine_useless,
+    "blocks": examine_blocks,
+    "suffix": examine_suffix,
     "priming": examine_priming,
     "recurrent": examine_recurrent,
 }
