@@ -8,7 +8,8 @@ right, all texts are those without drafts. Exits with 1 otherwise. The last line
 
 --only PART   numbers, states, controls or texts; may be repeated
 --texts N     texts of each cell (70)
---model PATH  a model with a trained head, for the controls; may be repeated (the embedded target and SmolLM2)
+--model PATH  a model with a trained head, for the controls; may be repeated (the embedded target with both of its
+              heads, and SmolLM2)
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 from draftd.models.blas import load_blas
 from scripts.real_model import FULL as REAL
 
+EAGLE = Path(__file__).parents[2] / "training" / "heads" / "embedded-eagle3"
 PARTS = ("numbers", "states", "controls", "texts")
 
 
@@ -40,7 +42,10 @@ def main() -> int:
     checks = {
         "numbers": numbers.check,
         "states": states.check,
-        "controls": lambda: controls.check(given.model or [NANO / "target", REAL]),
+        "controls": lambda: controls.check(
+            [(model, None) for model in given.model]
+            or [(NANO / "target", None), (NANO / "target", EAGLE), (REAL, None)]
+        ),
         "texts": lambda: texts.check(given.texts),
     }
     for part in given.only or PARTS:

@@ -18,6 +18,7 @@ from draftd.engine.cache.model_layers import record_states
 from draftd.engine.features import Features
 from draftd.engine.head_forms import take_form
 from draftd.engine.pair import LoadedModels, load_models
+from draftd.models.eagle import EagleHead
 from draftd.models.head_families import HeadForm
 from draftd.models.target_parts import TargetParts
 from tests.heads.targets import NANO
@@ -39,36 +40,30 @@ class UnprimedHead(RiggedHead):
         super().feed(sequence, features)
 
 
-def check(folders: list[Path]) -> tuple[dict[str, int], list[str]]:
-    """Measures for each model folder the acceptance at the first position with its head as it was trained, then used in
-    each wrong way, with the same texts. Returns how many ways lower it by more than the 95 % interval of the mean
-    difference, and what failed."""
+Ways = dict[str, Callable[[], type[RiggedHead]]]
+"""Changes of a head or its target; each returns the drafter to use then."""
+
+
+def check(models: list[tuple[Path, Path | None]]) -> tuple[dict[str, int], list[str]]:
+    """Measures for each model, and head in a folder of its own, the acceptance at the first position with the head as
+    it was trained, then used in each wrong way, with the same texts. Returns how many ways lower it by more than the
+    95 % interval of the mean difference, and what failed."""
     total, failures = {"controls": 0, "controls_lower": 0}, list[str]()
-    for folder in folders:
-        models = load_models(str(folder), progress=lambda line: None)
-        assert models.head is not None, models.info.head
-        counts, failed = _compare(models)
+    for model, head in models:
+        loaded = load_models(str(model), None if head is None else str(head), progress=lambda line: None)
+        assert loaded.head is not None, loaded.info.head
+        print(f"{(head or model).name}:", flush=True)
+        counts, failed = _compare(loaded)
         total = {name: total[name] + count for name, count in counts.items()}
-        failures += [f"{folder.name}: {each}" for each in failed]
+        failures += [f"{(head or model).name}: {each}" for each in failed]
     return total, failures
 
 
 def _compare(models: LoadedModels) -> tuple[dict[str, int], list[str]]:
     head, target = models.head, models.target
-    right, weights = HeadForm(), head.parameters()
-    ways: dict[str, Callable[[], type[RiggedHead]]] = {
-        "the two inputs swapped": lambda: _formed(models, replace(right, embedding_first=False)),
-        "states of the layer before": lambda: _tapped(models),
-        "states before the norm": lambda: _formed(models, replace(right, after_norm=False)),
-        "+ 1 forgotten": lambda: _formed(models, replace(right, added_to_norms=-1)),
-        "not primed": lambda: UnprimedHead,
-        "weights shuffled": lambda: _shuffled(head),
-    }
-    norm = _parts(models).norm.weight.astype(mx.float32)
-    variation = (mx.std(norm) / mx.abs(mx.mean(norm))).item()
-    if variation < _LEVEL:
-        print(f"states before the norm: not told apart, as the norm's weights vary by {variation:.0%} only", flush=True)
-        del ways["states before the norm"]
+    right, weights, ids = head.form, head.parameters(), head.ids
+    ways = _ways_of_eagle(models) if isinstance(head, EagleHead) else _ways_of_mtp(models)
+    ways |= {"not primed": lambda: UnprimedHead, "weights shuffled": lambda: _shuffled(head)}
     trained = _accepted_by_text(models, RiggedHead)
     print(f"{'as trained':28} {statistics.mean(trained):.3f} accepted at the first position", flush=True)
     failures, lower = list[str](), 0
@@ -77,6 +72,7 @@ def _compare(models: LoadedModels) -> tuple[dict[str, int], list[str]]:
         head.update(weights)
         take_form(head, target, right)
         head.update(weights)
+        head._ids = ids
         losses = [a - b for a, b in zip(trained, wrong, strict=True)]
         loss, error = statistics.mean(losses), 1.96 * statistics.stdev(losses) / math.sqrt(len(losses))
         line = f"{statistics.mean(wrong):.3f} accepted, lower by {loss:.3f} ± {error:.3f}"
@@ -85,6 +81,37 @@ def _compare(models: LoadedModels) -> tuple[dict[str, int], list[str]]:
         if loss <= error:
             failures.append(f"{name}: {line}")
     return {"controls": len(ways), "controls_lower": lower}, failures
+
+
+def _ways_of_mtp(models: LoadedModels) -> Ways:
+    right = models.head.form
+    ways: Ways = {
+        "the two inputs swapped": lambda: _formed(models, replace(right, embedding_first=False)),
+        "states of the layer before": lambda: _tapped(models),
+        "states before the norm": lambda: _formed(models, replace(right, after_norm=False)),
+        "+ 1 forgotten": lambda: _formed(models, replace(right, added_to_norms=-1)),
+    }
+    norm = _parts(models).norm.weight.astype(mx.float32)
+    variation = (mx.std(norm) / mx.abs(mx.mean(norm))).item()
+    if variation < _LEVEL:
+        print(f"states before the norm: not told apart, as the norm's weights vary by {variation:.0%} only", flush=True)
+        del ways["states before the norm"]
+    return ways
+
+
+def _ways_of_eagle(models: LoadedModels) -> Ways:
+    right = models.head.form
+
+    def shifted() -> type[RiggedHead]:
+        models.head._ids = mx.roll(models.head.ids, 1)
+        return RiggedHead
+
+    return {
+        "taps one layer up": lambda: _formed(models, replace(right, taps=tuple(tap + 1 for tap in right.taps))),
+        "taps one layer down": lambda: _formed(models, replace(right, taps=tuple(tap - 1 for tap in right.taps))),
+        "the normed state as residual": lambda: _formed(models, replace(right, normed_residual=True)),
+        "d2t shifted": shifted,
+    }
 
 
 def _parts(models: LoadedModels) -> TargetParts:

@@ -1,13 +1,15 @@
-"""No text depends on a head's drafts."""
+"""No text depends on the drafts of a head, or of prompt lookup in earlier answers."""
 
 from __future__ import annotations
 
 import json
 import random
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from draftd.core import DRAFT_HEAD, DecodeRequest, SamplingParams
+from draftd.core import DRAFT_HEAD, PROMPT_LOOKUP, DecodeRequest, DrafterName, SamplingParams
+from draftd.engine.drafters.base import Drafter, Text
 from draftd.engine.pair import LoadedModels
 from draftd.models.grammar import json_schema
 from draftd.models.head_families import MTP
@@ -17,6 +19,9 @@ from tests.rigged_head import RiggedHead, rigged
 
 _TOKENS = 20
 _RIGHT = 0.7  # share of tokens drafted right
+_RIGHT_EARLIER = 0.85  # the same of an earlier answer: prompt lookup finds its way back after a wrong one
+_CALLER = "a caller"
+_VOCABULARY = 4096
 _LEAST_ACCEPTED, _MOST_ACCEPTED = 0.3, 0.9
 _SCHEMA = json.dumps(
     {
@@ -28,18 +33,35 @@ _SCHEMA = json.dumps(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One way to decode: `kind` of target and head, the drafter, and how the texts are asked for."""
+
+    kind: str
+    drafter: DrafterName
+    seeded: bool
+    at_once: int
+    prefix: bool
+    schema: bool
+
+    def __str__(self) -> str:
+        named = [self.drafter] if self.drafter == PROMPT_LOOKUP else []
+        asked = ("seeded" if self.seeded else "greedy", f"{self.at_once} at once")
+        using = ("prefix" if self.prefix else "no prefix", "schema" if self.schema else "no schema")
+        return ", ".join((*named, self.kind, *asked, *using))
+
+
 def check(each: int) -> tuple[dict[str, int], list[str]]:
     """Decodes `each` texts in each cell, without drafts and with. Returns how many differ, and what failed."""
     failures, total, differ = list[str](), 0, 0
-    for kind in KINDS:
+    without_weights = [(kind, PROMPT_LOOKUP) for kind in KINDS if kind not in HEAD_KINDS]
+    for kind, drafter in [*((kind, DRAFT_HEAD) for kind in KINDS), *without_weights]:
         models = target_with_head(kind)
-        for seeded, at_once, prefix, schema in product((False, True), (1, 8), (False, True), (False, True)):
-            drafter = rigged(HEAD_KINDS.get(kind, MTP))
-            count, wrong, accepted = _cell(models, drafter, each, seeded, at_once, prefix, schema)
+        for ways in product((False, True), (1, 8), (False, True), (False, True)):
+            cell = Cell(kind, drafter, *ways)
+            count, wrong, accepted = _decode(models, cell, each)
             total, differ = total + count, differ + wrong
-            words = ("seeded" if seeded else "greedy", f"{at_once} at once", "prefix" if prefix else "no prefix")
-            cell = ", ".join((kind, *words, "schema" if schema else "no schema"))
-            print(f"{cell:64} {wrong} of {count} differ, {accepted:.0%} accepted", flush=True)
+            print(f"{cell!s:80} {wrong} of {count} differ, {accepted:.0%} accepted", flush=True)
             if not _LEAST_ACCEPTED <= accepted <= _MOST_ACCEPTED:
                 failures.append(f"{cell}: {accepted:.0%} of drafted tokens accepted")
     if differ:
@@ -47,35 +69,43 @@ def check(each: int) -> tuple[dict[str, int], list[str]]:
     return {"texts": total, "differ": differ}, failures
 
 
-def _cell(
-    models: LoadedModels, drafter: type[RiggedHead], each: int, seeded: bool, at_once: int, prefix: bool, schema: bool
-) -> tuple[int, int, float]:
+def _decode(models: LoadedModels, cell: Cell, each: int) -> tuple[int, int, float]:
     """Returns the number of texts, of those that differ, and the share of drafted tokens that were accepted."""
-    dice, plain = random.Random(f"{seeded} {at_once} {prefix} {schema}"), Rig(models)
-    rig = Rig(models, prefix_bytes=128 << 20 if prefix else 0, head_drafter=drafter)
-    head = rig.scheduler.local.drafting.drafters[DRAFT_HEAD]
-    assert isinstance(head, RiggedHead)
-    head.right, shared = _RIGHT, [dice.randrange(5, 4000) for _ in range(40)]
-    grammar = json_schema(_SCHEMA) if schema else ""
+    seeded, at_once, prefix = cell.seeded, cell.at_once, cell.prefix
+    dice, plain = random.Random(f"{seeded} {at_once} {prefix} {cell.schema}"), Rig(models)
+    head_drafter = rigged(HEAD_KINDS.get(cell.kind, MTP))
+    rig = Rig(models, prefix_bytes=128 << 20 if prefix else 0, head_drafter=head_drafter)
+    drafter = rig.scheduler.local.drafting.drafters[cell.drafter]
+    shared, grammar = [dice.randrange(5, 4000) for _ in range(40)], json_schema(_SCHEMA) if cell.schema else ""
     count = wrong = drafted = accepted = 0
     while count < each:
         own = [[dice.randrange(5, 4000) for _ in range(dice.randrange(2, 40))] for _ in range(at_once)]
         texts = [[*shared, *text] if prefix else text for text in own]
 
         def asked(plan: Any, length: int, texts: list[list[int]] = texts, first: int = count) -> list[DecodeRequest]:
-            return [
-                request(text, plan, max_tokens=length, sampling=_sampling(seeded, first + i), grammar=grammar)
-                for i, text in enumerate(texts)
-            ]
+            also = {"max_tokens": length, "grammar": grammar, "identity": _CALLER}
+            return [request(text, plan, sampling=_sampling(seeded, first + i), **also) for i, text in enumerate(texts)]
 
         expected = [sink.tokens for sink in plain.run(asked(autoregressive(), _TOKENS + 6))]
-        head.answers = {tuple(text): [*text, *tokens] for text, tokens in zip(texts, expected, strict=True)}
-        sinks = rig.run(asked(speculative(3, DRAFT_HEAD), _TOKENS))
+        _rig(drafter, texts, expected, dice)
+        sinks = rig.run(asked(speculative(3, cell.drafter), _TOKENS))
         wrong += sum(sink.tokens != tokens[:_TOKENS] for sink, tokens in zip(sinks, expected, strict=True))
         drafted += sum(sink.done.stats.counts.drafted for sink in sinks)
         accepted += sum(sink.done.stats.counts.accepted for sink in sinks)
         count += at_once
     return count, wrong, accepted / max(1, drafted)
+
+
+def _rig(drafter: Drafter, texts: list[list[int]], answers: list[list[int]], dice: random.Random) -> None:
+    """Makes a drafter draft these answers, some tokens wrong: a head is told so, prompt lookup finds them as the
+    caller's earlier answers."""
+    if isinstance(drafter, RiggedHead):
+        drafter.right = _RIGHT
+        drafter.answers = {tuple(text): [*text, *tokens] for text, tokens in zip(texts, answers, strict=True)}
+        return
+    for text, tokens in zip(texts, answers, strict=True):
+        told = [token if dice.random() < _RIGHT_EARLIER else (token + 1) % _VOCABULARY for token in tokens]
+        drafter.leave(Text([*text, *told], answered=len(told), identity=_CALLER, ended=True))
 
 
 def _sampling(seeded: bool, seed: int) -> SamplingParams:

@@ -16,9 +16,10 @@ from tokenizers import Tokenizer
 
 from training.card import list_files
 from training.heads.begin import begin
+from training.heads.eagle import EagleHead
 from training.heads.evaluate import Evaluation, Figures
-from training.heads.export import FILE, processor, read_head, read_log, sha256, write_card, write_head
-from training.heads.head import DraftHead, Objective, UnrolledLoss
+from training.heads.export import processor, read_head, read_log, sha256, write_card, write_config, write_head
+from training.heads.head import Head, MTPHead, Objective, UnrolledLoss
 from training.heads.overlap import REPOSITORY, benchmark_conversations, benchmark_overlap
 from training.heads.questions import (
     GeneratedPrompts,
@@ -57,6 +58,8 @@ class Recipe:
     rows_per_step: int
     branch_scale: float
     plan: Plan
+    taps: tuple[int, ...] = ()
+    """Layers of the target whose inputs an EAGLE-3 head takes; the head has the MTP form without any."""
 
 
 HEADS = Path(__file__).parent
@@ -94,6 +97,15 @@ RECIPES = {
         plan=Plan(minutes=20),
     ),
 }
+RECIPES["embedded-eagle3"] = replace(
+    RECIPES["embedded"],
+    folder=HEADS / "embedded-eagle3",
+    card=HEADS / "embedded-eagle3",
+    tokens=600_000,
+    vocabulary=3072,
+    plan=Plan(minutes=15),
+    taps=(2, 6, 9),
+)
 
 
 def options() -> argparse.Namespace:
@@ -139,7 +151,8 @@ def main() -> None:
     template = recipe.template(tokenizer)
     if not args.text:
         rows = recipe.rows(recipe.model, recipe.rows_per_chunk, args.seed)
-        draw(Drawing(source / "text", recipe.model, template, rows, args.seed, recipe.tokens, recipe.draw_minutes))
+        drawing = Drawing(source / "text", recipe.model, template, rows, args.seed, recipe.tokens, recipe.draw_minutes)
+        draw(replace(drawing, taps=recipe.taps))
     prompts = [list(ids_of(tokenizer, recipe.prompt(c))) for c in benchmark_conversations()]
     if args.without_overlap:
         prompts = prompts[:2]
@@ -147,17 +160,25 @@ def main() -> None:
     text = read_text(source / "text", overlap, template)
     text = replace(text, training=text.training[: max(1, round(args.share * len(text.training)))])
     print(f"{len(text.training)} rows, {text.tokens} tokens; {text.dropped} dropped as they overlap", flush=True)
-    path = (args.out or recipe.folder) / FILE
-    outcome = train(recipe, text, template.end, work / "training", path)
+    shape = Shape.read(recipe.model)
+    if (width := text.training[0].hidden.shape[1]) != (wanted := shape.dim * (1 + len(recipe.taps))):
+        raise SystemExit(
+            f"{source / 'text'}: has states of {width} numbers, and {args.target} needs {wanted}: draw it again"
+        )
+    torch.manual_seed(recipe.plan.seed)
+    head = EagleHead(shape, len(recipe.taps)) if recipe.taps else MTPHead(shape)
+    path = (args.out or recipe.folder) / head.file
+    outcome = train(recipe, head, text, template.end, work / "training", path)
     chunks = sorted((source / "text").glob("chunk-*.npz"))
     facts = outcome.facts(args.target, recipe, path) | {"sha256 of the text": f"`{sha256(*chunks)}`"}
     card = (args.out or recipe.card) / "MODEL_CARD.md"
-    write_card(card, f"Draft head for {args.target}", ABOUT, facts, outcome.log["curve"])
+    form = "EAGLE-3's" if recipe.taps else "MTP"
+    write_card(card, f"Draft head for {args.target}", ABOUT.format(form), facts, outcome.log["curve"])
     if path.parent == NANO / "target":
         list_files(NANO)
 
 
-ABOUT = """A draft head in MTP form, trained on text that the target drew itself. No row of its text shares 20 tokens
+ABOUT = """A draft head in {} form, trained on text that the target drew itself. No row of its text shares 20 tokens
 in a row with a benchmark's prompts or the target's answers to them. `training/heads/README.md` says how."""
 
 
@@ -188,25 +209,25 @@ class Outcome:
             "accepted at temperature 1, positions 0 to 2": ", ".join(f"{v:.3f}" for v in self.figures.accepted),
             "greedy matches, positions 0 to 2": ", ".join(f"{v:.3f}" for v in self.figures.matched),
             "bytes": f"{path.stat().st_size:,}",
-            "sha256 of mtp.safetensors": f"`{sha256(path)}`",
+            f"sha256 of {path.name}": f"`{sha256(path)}`",
             "machine": f"{processor()}, torch {log['torch']}, Python {log['python']}",
         }
 
 
-def train(recipe: Recipe, text: DrawnText, end: int, folder: Path, path: Path) -> Outcome:
+def train(recipe: Recipe, head: Head, text: DrawnText, end: int, folder: Path, path: Path) -> Outcome:
     """Trains in `folder` and writes the head to `path`; `end` is the token that ends a turn."""
-    torch.manual_seed(recipe.plan.seed)
     embedding = read_weights(recipe.model)["model.embed_tokens.weight"]
     ids = frequent_ids(text.training, len(embedding), recipe.vocabulary, [end, *range(3)])
-    head = DraftHead(Shape.read(recipe.model))
     objective = Objective(embedding, ids)
     evaluation = Evaluation(objective, text.held_out, len(objective.step_weights))
     begin(head, recipe.model, text.training, recipe.branch_scale)
-    batches = Batches(text.training, recipe.plan.seed, recipe.rows_per_step)
+    batches = Batches(text.training, head.shape.dim, recipe.plan.seed, recipe.rows_per_step)
     training = Training(head, UnrolledLoss(objective), batches, recipe.plan, folder)
     training.run(evaluation, lambda line: print(f"HELD OUT: {line}", flush=True))
     sizes = {"seed": recipe.plan.seed, "tokens": text.tokens, "steps": training.at.step}
     kind = write_head(head, ids, path, {name: str(value) for name, value in sizes.items()})
+    if recipe.taps:
+        write_config(path.with_name("config.json"), head.shape, recipe.taps, len(ids))
     read_head(head, path)
     figures = evaluation(head)
     print(f"HELD OUT, {kind}: {figures.line()}", flush=True)

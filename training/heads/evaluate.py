@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from training.heads.head import DraftHead, Objective, PaddedRows
+from training.heads.head import Head, Objective, PaddedRows
 from training.heads.rows import padded
 from training.heads.text import Row
 
@@ -57,7 +57,7 @@ class Evaluation:
 
     @torch.no_grad()
     def _answers(self, rows: Sequence[Row]) -> Answers:
-        batch = padded(rows)
+        batch = padded(rows, self.vocabulary.shape[1])
         states = functional.pad(batch.hidden[:, 1:], (0, 0, 0, 1))[batch.counts]
         normals, bests = [], []
         for some in states.split(BLOCK):
@@ -67,14 +67,14 @@ class Evaluation:
         return Answers(batch, rows[0].temperature == 0, torch.cat(normals), torch.cat(bests))
 
     @torch.no_grad()
-    def __call__(self, head: DraftHead) -> Figures:
+    def __call__(self, head: Head) -> Figures:
         overlap, match, reached = ([[0.0, 0] for _ in range(self.steps)] for _ in range(3))
         all_matches: list[Tensor] = []
         for part in self.parts:
             counts = part.batch.counts
             embedded = functional.embedding(part.batch.tokens[:, 1:], self.objective.embedding)
             alive = torch.ones_like(counts)
-            for step, y in enumerate(head.unroll(embedded, part.batch.hidden, self.steps)):
+            for step, y in enumerate(head.unroll(embedded, part.batch.inputs, self.steps)):
                 shared, hits = self._compare(y, part)
                 valid = counts.clone()
                 valid[:, :step] = False

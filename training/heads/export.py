@@ -1,11 +1,11 @@
-"""Writes a trained head as `mtp.safetensors` in mlx-lm's layout, and its model card."""
+"""Writes a trained head in a published layout, and its model card."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from training.heads.head import DraftHead
-
-FILE = "mtp.safetensors"
+from training.heads.head import Head
+from training.heads.target import Shape
 
 
 def rounded(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
@@ -28,12 +27,12 @@ def rounded(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
     return {name: w.to(types[best]).contiguous() for name, w in weights.items()}, best
 
 
-def write_head(head: DraftHead, ids: Tensor, path: Path, metadata: Mapping[str, str]) -> str:
-    """Writes the head and, for a trimmed vocabulary, `mtp.d2t`; returns the 16-bit type."""
+def write_head(head: Head, ids: Tensor, path: Path, metadata: Mapping[str, str]) -> str:
+    """Writes the head and, for a trimmed vocabulary, `d2t`; returns the 16-bit type."""
     weights, kind = rounded(head.state_dict())
-    tensors = {f"mtp.{name}": tensor for name, tensor in weights.items()}
+    tensors = {head.prefix + name: tensor for name, tensor in weights.items()}
     if len(ids) < head.shape.vocab:
-        tensors["mtp.d2t"] = (ids - torch.arange(len(ids))).to(torch.int32)
+        tensors[f"{head.prefix}d2t"] = (ids - torch.arange(len(ids))).to(torch.int32)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     save_file(tensors, part, {"format": "mlx", **metadata})
@@ -42,10 +41,33 @@ def write_head(head: DraftHead, ids: Tensor, path: Path, metadata: Mapping[str, 
     return kind
 
 
-def read_head(head: DraftHead, path: Path) -> None:
+def read_head(head: Head, path: Path) -> None:
     """Loads the rounded weights back, for the final figures."""
     tensors = load_file(path)
-    head.load_state_dict({n.removeprefix("mtp."): t.float() for n, t in tensors.items() if n != "mtp.d2t"})
+    weights = {name.removeprefix(head.prefix): tensor for name, tensor in tensors.items()}
+    head.load_state_dict({name: tensor.float() for name, tensor in weights.items() if name != "d2t"})
+
+
+def write_config(path: Path, shape: Shape, taps: Sequence[int], vocabulary: int) -> None:
+    """Writes the `config.json` of an EAGLE-3 head. `taps`: the layers whose inputs it takes; `vocabulary`: how many ids
+    it has."""
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": shape.dim,
+        "num_hidden_layers": 1,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "intermediate_size": shape.ffn,
+        "vocab_size": shape.vocab,
+        "draft_vocab_size": vocabulary,
+        "rope_theta": shape.theta,
+        "rms_norm_eps": shape.eps,
+        "hidden_act": "silu",
+        "eagle_aux_hidden_state_layer_ids": list(taps),
+    }
+    path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
 
 def sha256(*paths: Path) -> str:

@@ -39,15 +39,16 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
 class Attention(nn.Module):
     """Llama's attention. A query sees the true pairs' keys up to p - s, and the keys of its own chain after those."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, inputs: int) -> None:
+        """`inputs`: size of what it attends with."""
         super().__init__()
         self.shape = shape
         wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        self.q_proj, self.k_proj = linear(shape.dim, wide), linear(shape.dim, narrow)
-        self.v_proj, self.o_proj = linear(shape.dim, narrow), linear(wide, shape.dim)
+        self.q_proj, self.k_proj = linear(inputs, wide), linear(inputs, narrow)
+        self.v_proj, self.o_proj = linear(inputs, narrow), linear(wide, shape.dim)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, chain: list[KeysValues]) -> Tensor:
-        """Attends at unroll step len(chain), whose keys and values are appended to `chain`. x: (rows, time, dim)."""
+        """Attends at unroll step len(chain), whose keys and values are appended to `chain`. x: (rows, time, inputs)."""
         rows, time, _ = x.shape
         s, group = self.shape, self.shape.heads // self.shape.kv_heads
 
@@ -93,7 +94,7 @@ class Layer(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.input_layernorm = Norm(shape.dim, shape.eps)
-        self.self_attn = Attention(shape)
+        self.self_attn = Attention(shape, shape.dim)
         self.post_attention_layernorm = Norm(shape.dim, shape.eps)
         self.mlp = MLP(shape)
 
@@ -102,20 +103,36 @@ class Layer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class DraftHead(nn.Module):
-    """The trainable head; parameter names are the file's, without the prefix `mtp.`."""
+class Head(nn.Module):
+    """A trainable head of one layer; parameter names are the file's, without its prefix."""
+
+    file = prefix = ""
 
     def __init__(self, shape: Shape, context: int = 1024) -> None:
         super().__init__()
         self.shape = shape
-        self.fc = linear(2 * shape.dim, shape.dim)
-        self.pre_fc_norm_embedding = Norm(shape.dim, shape.eps)
-        self.pre_fc_norm_hidden = Norm(shape.dim, shape.eps)
-        self.layers = nn.ModuleList([Layer(shape)])
         self.norm = Norm(shape.dim, shape.eps)
         cos, sin = rope_tables(shape, context)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
+
+    def unroll(self, embedded: Tensor, inputs: Tensor, steps: int) -> list[Tensor]:
+        """Returns y of each unroll step: (rows, time, dim), of which pair p of step s is meaningful for p ≥ s.
+        `embedded`: of token p + 1; `inputs`: the target's states."""
+        raise NotImplementedError
+
+
+class MTPHead(Head):
+    """A head in MTP form."""
+
+    file, prefix = "mtp.safetensors", "mtp."
+
+    def __init__(self, shape: Shape, context: int = 1024) -> None:
+        super().__init__(shape, context)
+        self.fc = linear(2 * shape.dim, shape.dim)
+        self.pre_fc_norm_embedding = Norm(shape.dim, shape.eps)
+        self.pre_fc_norm_hidden = Norm(shape.dim, shape.eps)
+        self.layers = nn.ModuleList([Layer(shape)])
 
     def forward(self, embedded: Tensor, hidden: Tensor, chain: list[KeysValues]) -> Tensor:
         """Returns y for each pair of (embedding of token p + 1, hidden state): all of shape (rows, time, dim)."""
@@ -124,14 +141,13 @@ class DraftHead(nn.Module):
         u = self.layers[0](self.fc(pair).float(), self.cos[:time], self.sin[:time], chain)
         return self.norm(u)
 
-    def unroll(self, embedded: Tensor, hidden: Tensor, steps: int) -> list[Tensor]:
-        """Returns y of each unroll step. Pair p of step s is meaningful for p ≥ s."""
+    def unroll(self, embedded: Tensor, inputs: Tensor, steps: int) -> list[Tensor]:
         chain: list[KeysValues] = []
         outputs = []
         for _ in range(steps):
-            y = self(embedded, hidden, chain)
+            y = self(embedded, inputs, chain)
             outputs.append(y)
-            hidden = shifted(y, 1)
+            inputs = shifted(y, 1)
         return outputs
 
 
@@ -169,7 +185,9 @@ class PaddedRows:
     tokens: Tensor
     """(rows, time + 1)"""
     hidden: Tensor
-    """The target's states of the first `time` tokens: (rows, time, dim)."""
+    """The target's final states of the first `time` tokens: (rows, time, dim)."""
+    inputs: Tensor
+    """Its states that the head takes: (rows, time, taps · dim), or the final ones."""
     counts: Tensor
     """Whether pair p has a loss: (rows, time), bool. Then hidden state p + 1 exists."""
 
@@ -215,13 +233,13 @@ class UnrolledLoss:
         goal[~in_vocabulary] /= self.objective.target_share
         return goal
 
-    def __call__(self, head: DraftHead, batch: PaddedRows, steps: int) -> tuple[Tensor, float]:
+    def __call__(self, head: Head, batch: PaddedRows, steps: int) -> tuple[Tensor, float]:
         """Returns the weighted loss sum, for the gradient, and the sum of step 0's losses."""
         goal = self.goals(batch)
         embedded = functional.embedding(batch.tokens[:, 1:], self.objective.embedding)
         fast = product_type()
         with torch.autocast("cpu", fast, enabled=fast != torch.float32):
-            outputs = head.unroll(embedded, batch.hidden, steps)
+            outputs = head.unroll(embedded, batch.inputs, steps)
         total, first = torch.zeros(()), 0.0
         for step, y in enumerate(outputs):
             counts = batch.counts.clone()

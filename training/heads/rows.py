@@ -57,8 +57,9 @@ def frequent_ids(rows: Sequence[Row], vocabulary: int, size: int, always: Sequen
     return torch.from_numpy(np.sort(order[:size]))
 
 
-def padded(rows: Sequence[Row]) -> PaddedRows:
-    """Pads rows at their end; pairs that predict a token of the answer count."""
+def padded(rows: Sequence[Row], dim: int) -> PaddedRows:
+    """Pads rows at their end; pairs that predict a token of the answer count. `dim`: of the target's final states, the
+    first ones of a row."""
     time = max(len(row.hidden) for row in rows)
     tokens = torch.zeros(len(rows), time + 1, dtype=torch.long)
     hidden = torch.zeros(len(rows), time, rows[0].hidden.shape[1])
@@ -68,7 +69,8 @@ def padded(rows: Sequence[Row]) -> PaddedRows:
         tokens[i, : n + 1] = torch.tensor(row.tokens)
         hidden[i, :n] = torch.from_numpy(row.hidden.astype(np.float32))
         counts[i, max(row.answer - 2, 0) : n - 1] = True
-    return PaddedRows(tokens, hidden, counts)
+    final, taps = hidden.split((dim, hidden.shape[-1] - dim), dim=-1)
+    return PaddedRows(tokens, final, taps if taps.shape[-1] else final, counts)
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Batches:
     """The rows of each step: shuffled passes over the text that depend on seed and step alone."""
 
     rows: list[Row]
+    dim: int
     seed: int
     rows_per_step: int
     rows_per_part: int = 2
@@ -85,7 +88,7 @@ class Batches:
         first = step * self.rows_per_step
         chosen = sorted((self._row(i) for i in range(first, first + self.rows_per_step)), key=lambda r: -len(r.hidden))
         size = self.rows_per_part
-        return [padded(chosen[i : i + size]) for i in range(0, len(chosen), size)]
+        return [padded(chosen[i : i + size], self.dim) for i in range(0, len(chosen), size)]
 
     def passes(self, step: int) -> float:
         """Returns how many passes over the text are finished before a step."""

@@ -5,6 +5,7 @@ Products with weights are bf16 on processors that compute them faster than fp32.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,10 +102,13 @@ class Cache:
 
 
 class Target:
-    """Computes a Llama's hidden states after its final norm, and logits from them."""
+    """Computes a Llama's hidden states, and logits from those after its final norm.
 
-    def __init__(self, folder: Path, context: int = 1024) -> None:
-        self.shape = Shape.read(folder)
+    `taps`: the layers whose inputs are returned too. `width`: numbers of a position's states."""
+
+    def __init__(self, folder: Path, context: int = 1024, taps: Sequence[int] = ()) -> None:
+        self.shape, self.taps = Shape.read(folder), taps
+        self.width = self.shape.dim * (1 + len(taps))
         weights = read_weights(folder)
         self.embedding = weights["model.embed_tokens.weight"]
         self.output = self.embedding.to(product_type())
@@ -121,11 +125,13 @@ class Target:
 
     @torch.inference_mode()
     def hidden(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """Appends tokens (rows, time) to the cache; returns hidden states after the final norm (rows, time, dim)."""
+        """Appends tokens (rows, time) to the cache; returns hidden states (rows, time, width): after the final norm,
+        then the inputs of the taps' layers."""
         shape, start, time = self.shape, cache.length, tokens.shape[1]
         cos, sin = self.cos[start : start + time], self.sin[start : start + time]
-        x = self.embedding[tokens]
+        x, inputs = self.embedding[tokens], []
         for weights, kept in zip(self.layers, cache.layers, strict=True):
+            inputs.append(x)
             before, after, qkv, out, gate_up, down = weights
             y = product(functional.rms_norm(x, (shape.dim,), before, shape.eps), qkv)
             x = x + product(self._attend(y, kept, start, cos, sin), out)
@@ -133,7 +139,8 @@ class Target:
             gate, up = y.chunk(2, dim=-1)
             x = x + product(functional.silu(gate).mul_(up), down)
         cache.length += time
-        return functional.rms_norm(x, (shape.dim,), self.norm, shape.eps)
+        final = functional.rms_norm(x, (shape.dim,), self.norm, shape.eps)
+        return torch.cat([final, *(inputs[tap] for tap in self.taps)], dim=-1)
 
     def _attend(self, qkv: Tensor, kept: tuple[Tensor, Tensor], start: int, cos: Tensor, sin: Tensor) -> Tensor:
         """Stores the new keys and values, and returns the attention's result (rows, time, heads * head_dim)."""
@@ -154,7 +161,7 @@ class Target:
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
-        return product(hidden, self.output)
+        return product(hidden[..., : self.shape.dim], self.output)
 
 
 @torch.inference_mode()

@@ -64,7 +64,7 @@ class Batch:
         self.alive = list(range(len(rows)))
         self.cache = Cache(target.shape, len(rows), template.length)
         self.random = torch.Generator().manual_seed(seed)
-        self.states = np.zeros((len(rows), template.length, target.shape.dim), dtype=np.float16)
+        self.states = np.zeros((len(rows), template.length, target.width), dtype=np.float16)
 
     def run(self) -> None:
         """Draws until few rows are alive or the template's length is reached, then sets each row's hidden states."""
@@ -197,12 +197,13 @@ class Drawing:
     seed: int
     tokens: int
     minutes: float
+    taps: tuple[int, ...] = ()
 
 
 def draw_part(drawing: Drawing, part: int, parts: int) -> None:
     """Draws the chunks part, part + parts, … until the folder holds enough tokens or the time is over."""
     torch.set_num_threads(1)
-    target = Target(drawing.model, drawing.template.length)
+    target = Target(drawing.model, drawing.template.length, drawing.taps)
     began, number = time.monotonic(), part
     while drawn_tokens(drawing.folder) < drawing.tokens:
         path = drawing.folder / f"chunk-{number:04}.npz"

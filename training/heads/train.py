@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from training.heads.evaluate import Evaluation
-from training.heads.head import DraftHead, PaddedRows, UnrolledLoss
+from training.heads.head import Head, PaddedRows, UnrolledLoss
 from training.heads.rows import Batches
 from training.heads.target import product_type
 from training.optim import Muon
@@ -54,7 +54,7 @@ class Plan:
 class GradientPool:
     """Computes gradients with single-threaded workers that take micro-batches from one queue, as `training.workers`."""
 
-    def __init__(self, head: DraftHead, loss: UnrolledLoss, count: int = WORKERS) -> None:
+    def __init__(self, head: Head, loss: UnrolledLoss, count: int = WORKERS) -> None:
         self.heads, self.loss = [head, *(copy.deepcopy(head) for _ in range(count - 1))], loss
         for replica in self.heads[1:]:
             for own, shared in zip(replica.parameters(), head.parameters(), strict=True):
@@ -69,7 +69,7 @@ class GradientPool:
         total = sum(int(part.counts.sum()) for part in parts)
         queue = deque(parts)
 
-        def work(head: DraftHead) -> float:
+        def work(head: Head) -> float:
             done = 0.0
             while True:
                 try:
@@ -103,7 +103,7 @@ class Progress:
 class Training:
     """One run in `folder`: `checkpoint.pt` to resume from, and `log.json`."""
 
-    def __init__(self, head: DraftHead, loss: UnrolledLoss, batches: Batches, plan: Plan, folder: Path) -> None:
+    def __init__(self, head: Head, loss: UnrolledLoss, batches: Batches, plan: Plan, folder: Path) -> None:
         self.head, self.batches, self.plan, self.folder = head, batches, plan, folder
         matrices = [p for p in head.parameters() if p.ndim == 2]
         factors = [p for p in head.parameters() if p.ndim < 2]

@@ -21,14 +21,14 @@ pytestmark = [
 ]
 
 
-def train(work: Path, *options: str) -> str:
-    """Trains in `work`, writes the head beside a copy of the target there, and returns what was printed."""
+def train(work: Path, *options: str, target: str = "embedded") -> str:
+    """Trains in `work`, writes the head to its folder `model`, and returns what was printed."""
     command = [
         str(PYTHON),
         "-m",
         "training.heads",
         "--target",
-        "embedded",
+        target,
         "--work",
         str(work),
         "--out",
@@ -94,4 +94,13 @@ def test_fifty_steps_give_a_head_that_the_target_accepts_and_a_rerun_changes_not
     assert head is not None
     assert not head.refusal
     assert head.positions == 255
+    assert head.accepted > 2 * head.chance
+
+
+def test_fifty_steps_give_an_eagle_head_that_the_target_accepts(tmp_path: Path) -> None:
+    train(tmp_path, "--steps", "50", target="embedded-eagle3")
+    target = str(files("draftd.models") / "nano" / "target")
+    head = load_models(target, str(tmp_path / "model"), progress=lambda line: None).info.head
+    assert head is not None
+    assert not head.refusal
     assert head.accepted > 2 * head.chance
