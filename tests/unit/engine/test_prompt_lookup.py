@@ -89,7 +89,7 @@ def test_prompt_lookup_forgets_guessed_tokens_that_were_rolled_back():
 
 
 def test_prompt_lookup_indexes_long_text_over_several_steps():
-    """All of 30,000 tokens at once would hold the other sequences up for 200 ms."""
+    """All of 30,000 tokens at once would hold the other sequences up for 100 ms."""
     text, lookup, found = Text([*range(2600)]), PromptLookup(), []
     for i in range(3):
         text.tokens += [9000 + i, 2500 + i, 2501 + i]  # indexed: 0 to 1,023, to 2,047, to the end

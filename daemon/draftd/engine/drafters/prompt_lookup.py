@@ -21,7 +21,7 @@ from draftd.engine.drafters.suffix_index import (
     continuation,
 )
 
-_MOST_TOKENS = 8192  # of answers in each of a caller's two indexes, about 4 MB
+_MOST_TOKENS = 8192  # of answers in each of a caller's two indexes, about 2 MB
 _MOST_CALLERS = 16  # that have earlier answers: the latest
 
 

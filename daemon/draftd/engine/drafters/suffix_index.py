@@ -2,7 +2,7 @@
 
 As in suffix decoding (arXiv 2411.04975, section 3) the longest end that occurred before counts, and of what followed it
 the most frequent. A suffix tree has a node for each length; here are tables for a few lengths, each with chains from a
-place to the one before it, as in LZ77 coders: a token takes some 400 bytes. Equal hashes of different tokens may cost
+place to the one before it, as in LZ77 coders: a token takes some 200 bytes. Equal hashes of different tokens may cost
 acceptance, never a text.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 SIZES = (1, 2, 4, 8)  # lengths of ends in tokens, the shortest first
 NEARBY = 0  # in place of a length: the last token alone, near the place that was copied from before
-SLICE = 1024  # tokens indexed at a time, about 10 ms: the other sequences of a step wait for it
+SLICE = 1024  # tokens indexed at a time, about 3 ms: the other sequences of a step wait for it
 END = -1  # ends each of several texts in one list
 
 _MOST_PLACES = 4  # latest occurrences that are compared
