@@ -153,7 +153,9 @@ class _ReadText:
         for form in forms:
             self.head.take_form(form)
             agreed.append(self._find_agreement(self.head.project(self.states(form)), 1))
-        best = max(range(len(forms)), key=lambda i: sum(agreed[i]))  # the first of equals
+        best = max(range(len(forms)), key=lambda i: sum(agreed[i]))
+        if not _leads([a - b for a, b in zip(agreed[best], agreed[0], strict=True)]):
+            best = 0  # as its configuration has it
         positions = len(agreed[best])
         chance = Counter(self.choices[1:]).most_common(1)[0][1] / positions
         trial = HeadTrial(forms[best], sum(agreed[best]) / positions, chance, positions, len(forms))

@@ -19,6 +19,8 @@ from draftd.engine.pair import load_models
 from draftd.model_info import HeadInfo
 
 Trials = list[HeadTrial]
+NANO = Path(str(files("draftd.models") / "nano"))
+EAGLE = Path(__file__).parents[3] / "training" / "heads" / "embedded-eagle3"
 
 
 @pytest.fixture
@@ -103,3 +105,11 @@ def shuffle(file: Path) -> None:
     assert isinstance(weights, dict)
     shuffled = {name: mx.random.permutation(w) if w.ndim == 2 else w for name, w in weights.items()}
     mx.save_safetensors(str(file), shuffled, {"format": "mlx"})
+
+
+def test_trial_keeps_the_configured_taps_of_an_eagle_head_unless_others_lead_clearly() -> None:
+    """The inputs of the layers above are accepted more often on the trial's text, by chance."""
+    models = load_models(str(NANO / "target"), str(EAGLE), progress=lambda line: None)
+    assert models.info.head is not None
+    assert not models.info.head.refusal
+    assert models.head.form.taps == (2, 6, 9)

@@ -163,10 +163,10 @@ def traced(lookup: PromptLookup, text: Text, depth: int) -> tuple[list[int], int
 
 @examples(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=6))
-def test_neither_drafts_nor_their_work_depend_on_another_callers_text(rounds):
+def test_neither_drafts_nor_their_work_depend_on_another_callers_text(exchanges):
     """Work is counted in lines, as times would depend on the machine."""
     alone, beside, unknown = PromptLookup(), PromptLookup(), PromptLookup()
-    for own, answer, others in rounds:
+    for own, answer, others in exchanges:
         beside.leave(ended(others, [*own, *answer], "bob"))
         beside.leave(ended(others, [*own, *answer], ""))
         for identity, first in (("ann", alone), ("", unknown)):
