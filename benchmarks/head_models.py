@@ -9,11 +9,11 @@ from unittest.mock import patch
 from draftd.core import DRAFT_HEAD
 
 
-def loaded(model: str, draft: str | None = None, *, lookup: bool = True) -> Callable[[], Any]:
+def loaded(model: str, draft: str | None = None, *, lookup: bool = True, registry: Any = None) -> Callable[[], Any]:
     def load() -> Any:
         from draftd.engine.pair import load_models
 
-        return load_models(model, draft, prompt_lookup=lookup, progress=lambda line: None)
+        return load_models(model, draft, prompt_lookup=lookup, registry=registry, progress=lambda line: None)
 
     return load
 
@@ -67,13 +67,13 @@ def with_head_of_kind(model: str, kind: str, drafter: Callable[[Any], Any] | Non
             return LoadedHead(head=random_head(target.model, kind))
 
         with patch.object(pair, "_load_head", load_head):
-            return pair.load_models(model, prompt_lookup=False, registry=registry, progress=lambda line: None)
+            return loaded(model, lookup=False, registry=registry)()
 
     return load
 
 
 class Script:
-    """What rigged drafters draft: answers that they are told, each token right with the probability `right`."""
+    """Answers for rigged drafters, which draft each of their tokens with the probability `right`, else another one."""
 
     def __init__(self, right: float) -> None:
         self._right, self._texts = right, dict[tuple[int, ...], Sequence[int]]()

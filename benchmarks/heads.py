@@ -281,8 +281,8 @@ def examine_blocks(given: argparse.Namespace) -> Results:
     workers = {
         name: start_engine(with_head_of_kind(given.model, kind, script.drafter(kind))) for name, kind in kinds.items()
     }
-    told = prompts_of(workers["chain"], ("code", "chat", "prose"), _PROMPTS // 3)
-    prompts = [(workload, prompt) for workload, some in told.items() for prompt in some]
+    by_class = prompts_of(workers["chain"], ("code", "chat", "prose"), _PROMPTS // 3)
+    prompts = [(workload, prompt) for workload, some in by_class.items() for prompt in some]
     answers = {}
     for workload, prompt in prompts:
         (sink,) = decode(workers["chain"], [prompt], Arm(AR).plan, given.tokens, workload).sinks

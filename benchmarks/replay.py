@@ -60,13 +60,11 @@ class LatestNgram(TextDrafter):
     """Proposes what followed the latest earlier place of the last three tokens, or else of the last two."""
 
     def __init__(self) -> None:
-        self._ends: list[dict[tuple[int, ...], int]] = []
+        self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in _SIZES]
         self._indexed = 0
 
     def continuation(self, sequence: DraftSequence, depth: int) -> list[int]:
         tokens = sequence.tokens
-        if not self._ends:
-            self._ends, self._indexed = [{} for _ in _SIZES], 0
         for end in range(self._indexed + 1, len(tokens)):
             for size, ends in zip(_SIZES, self._ends, strict=True):
                 if end >= size:
@@ -78,7 +76,7 @@ class LatestNgram(TextDrafter):
         return []
 
     def leave(self, sequence: DraftSequence) -> None:
-        self._ends = []
+        self._ends, self._indexed = [{} for _ in _SIZES], 0
 
 
 @dataclass
@@ -87,9 +85,7 @@ class Replay:
     most 1,024 of a prompt."""
 
     steps: int = 0
-    tokens: int = 0
     accepted: int = 0
-    drafted: int = 0
     seconds: list[float] = field(default_factory=list)
 
     @property
@@ -114,8 +110,7 @@ class Replay:
             accepted = next((i for i, token in enumerate(draft) if token != answer[at + i]), len(draft))
             text.tokens += answer[at : at + accepted + 1]
             text.answered = at = at + accepted + 1
-            self.steps, self.tokens = self.steps + 1, self.tokens + accepted + 1
-            self.accepted, self.drafted = self.accepted + accepted, self.drafted + len(draft)
+            self.steps, self.accepted = self.steps + 1, self.accepted + accepted
             self.seconds.append(spent / inserted)
         text.ended = True
         drafter.leave(text)

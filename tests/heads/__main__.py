@@ -23,7 +23,6 @@ from typing import Any
 from draftd.models.blas import load_blas
 from scripts.real_model import FULL as REAL
 
-EAGLE = Path(__file__).parents[2] / "training" / "heads" / "embedded-eagle3"
 PARTS = ("numbers", "states", "controls", "texts")
 
 
@@ -36,7 +35,7 @@ def main() -> int:
     given = parser.parse_args()
     load_blas()
     from tests.heads import controls, numbers, states, texts
-    from tests.heads.targets import NANO
+    from tests.heads.targets import EAGLE_HEAD, NANO
 
     results, failures = dict[str, Any](), list[str]()
     checks = {
@@ -44,7 +43,7 @@ def main() -> int:
         "states": states.check,
         "controls": lambda: controls.check(
             [(model, None) for model in given.model]
-            or [(NANO / "target", None), (NANO / "target", EAGLE), (REAL, None)]
+            or [(NANO / "target", None), (NANO / "target", EAGLE_HEAD), (REAL, None)]
         ),
         "texts": lambda: texts.check(given.texts),
     }

@@ -14,6 +14,7 @@ from tests.models.tiny import tiny
 from tests.rigged_head import CHAINED, random_head
 
 NANO = Path(str(files("draftd.models") / "nano"))
+EAGLE_HEAD = Path(__file__).parents[2] / "training" / "heads" / "embedded-eagle3"  # trained for the embedded target
 HEAD_KINDS = {"chained heads": CHAINED, "EAGLE-3": EAGLE.kind, "DFlash": DFLASH.kind}  # the others' heads are MTP heads
 KINDS = ("full attention", "window", "recurrent", *HEAD_KINDS)
 

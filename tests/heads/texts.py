@@ -45,10 +45,10 @@ class Cell:
     schema: bool
 
     def __str__(self) -> str:
-        named = [self.drafter] if self.drafter == PROMPT_LOOKUP else []
-        asked = ("seeded" if self.seeded else "greedy", f"{self.at_once} at once")
-        using = ("prefix" if self.prefix else "no prefix", "schema" if self.schema else "no schema")
-        return ", ".join((*named, self.kind, *asked, *using))
+        drafter = [self.drafter] if self.drafter == PROMPT_LOOKUP else []
+        sampling = "seeded" if self.seeded else "greedy"
+        options = ("prefix" if self.prefix else "no prefix", "schema" if self.schema else "no schema")
+        return ", ".join((*drafter, self.kind, sampling, f"{self.at_once} at once", *options))
 
 
 def check(each: int) -> tuple[dict[str, int], list[str]]:
@@ -104,8 +104,8 @@ def _rig(drafter: Drafter, texts: list[list[int]], answers: list[list[int]], dic
         drafter.answers = {tuple(text): [*text, *tokens] for text, tokens in zip(texts, answers, strict=True)}
         return
     for text, tokens in zip(texts, answers, strict=True):
-        told = [token if dice.random() < _RIGHT_EARLIER else (token + 1) % _VOCABULARY for token in tokens]
-        drafter.leave(Text([*text, *told], answered=len(told), identity=_CALLER, ended=True))
+        drafted = [token if dice.random() < _RIGHT_EARLIER else (token + 1) % _VOCABULARY for token in tokens]
+        drafter.leave(Text([*text, *drafted], answered=len(drafted), identity=_CALLER, ended=True))
 
 
 def _sampling(seeded: bool, seed: int) -> SamplingParams:

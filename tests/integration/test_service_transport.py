@@ -91,14 +91,14 @@ def test_earlier_answers_draft_for_no_client_if_no_token_is_required(tmp_path: P
 
 
 def test_requests_relayed_by_another_daemon_draft_from_no_earlier_answers(tmp_path: Path) -> None:
-    """Its callers share one token, and this daemon cannot tell them apart."""
+    """All callers of the other daemon show this one the same token."""
     with serving(tmp_path, models, token=TOKEN) as served, served.channel() as channel:
         alone = accepted(served.client)
         assert accepted(served.client) > alone
         metadata = (("authorization", f"Bearer {TOKEN}"), (RELAYED_KEY, "1"))
-        asked = message_of("What follows?", max_tokens=24, drafter=PROMPT_LOOKUP)
+        message = message_of("What follows?", max_tokens=24, drafter=PROMPT_LOOKUP)
         for _ in range(2):
-            *_, last = inference_pb2_grpc.InferenceServiceStub(channel).Generate(asked, metadata=metadata)
+            *_, last = inference_pb2_grpc.InferenceServiceStub(channel).Generate(message, metadata=metadata)
             assert last.finished.counts.accepted_tokens == alone
 
 

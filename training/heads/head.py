@@ -187,7 +187,7 @@ class PaddedRows:
     hidden: Tensor
     """The target's final states of the first `time` tokens: (rows, time, dim)."""
     inputs: Tensor
-    """Its states that the head takes: (rows, time, taps · dim), or the final ones."""
+    """The target's states that the head takes: (rows, time, taps · dim), or the final ones."""
     counts: Tensor
     """Whether pair p has a loss: (rows, time), bool. Then hidden state p + 1 exists."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,16 @@ from draftd.engine.cache.model_layers import states_of
 from draftd.engine.head_trials import HeadTrial, KeptTrials
 from draftd.engine.pair import load_models
 from draftd.model_info import HeadInfo
+from tests.heads.targets import EAGLE_HEAD, NANO
 
 Trials = list[HeadTrial]
-NANO = Path(str(files("draftd.models") / "nano"))
-EAGLE = Path(__file__).parents[3] / "training" / "heads" / "embedded-eagle3"
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """The embedded target with its head, in a folder of its own."""
     folder = tmp_path / "model"
-    shutil.copytree(str(files("draftd.models") / "nano" / "target"), folder)
+    shutil.copytree(NANO / "target", folder)
     return folder
 
 
@@ -109,7 +107,7 @@ def shuffle(file: Path) -> None:
 
 def test_trial_keeps_the_configured_taps_of_an_eagle_head_unless_others_lead_clearly() -> None:
     """The inputs of the layers above are accepted more often on the trial's text, by chance."""
-    models = load_models(str(NANO / "target"), str(EAGLE), progress=lambda line: None)
+    models = load_models(str(NANO / "target"), str(EAGLE_HEAD), progress=lambda line: None)
     assert models.info.head is not None
     assert not models.info.head.refusal
     assert models.head.form.taps == (2, 6, 9)

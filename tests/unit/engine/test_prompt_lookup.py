@@ -25,7 +25,7 @@ TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
 
 
 def naive(tokens: list[int], depth: int) -> list[int]:
-    """What most often followed the longest earlier occurrence of the text's end, the latest first among equals."""
+    """Returns what most often followed the longest earlier occurrence of the text's end, of equals the latest."""
     for size in reversed(SIZES):
         places = [end for end in range(len(tokens) - 1, size - 1, -1) if tokens[end - size : end] == tokens[-size:]]
         if len(tokens) <= size or not places:
@@ -52,12 +52,12 @@ def test_continuation_is_what_most_often_followed_the_longest_earlier_end(tokens
     while True:
         text = tokens[:at]
         index.grow(text, len(text) - 1)
-        found = continuation(text, [(text, index)], depth)
-        assert (found.tokens if found else []) == naive(text, depth)
-        if found:
-            source, place = found.source
-            assert source[place] == found.tokens[0]
-            assert found.size in SIZES
+        draft = continuation(text, [(text, index)], depth)
+        assert (draft.tokens if draft else []) == naive(text, depth)
+        if draft:
+            source, place = draft.source
+            assert source[place] == draft.tokens[0]
+            assert draft.size in SIZES
         if at == len(tokens):
             break
         at = min(len(tokens), at + data.draw(st.integers(1, 9)))
@@ -90,11 +90,11 @@ def test_prompt_lookup_forgets_guessed_tokens_that_were_rolled_back():
 
 def test_prompt_lookup_indexes_long_text_over_several_steps():
     """All of 30,000 tokens at once would hold the other sequences up for 100 ms."""
-    text, lookup, found = Text([*range(2600)]), PromptLookup(), []
+    text, lookup, drafts = Text([*range(2600)]), PromptLookup(), []
     for i in range(3):
         text.tokens += [9000 + i, 2500 + i, 2501 + i]  # indexed: 0 to 1,023, to 2,047, to the end
-        found.append(lookup.continuation(text, 2))
-    assert found == [[], [], [2504, 2505]]
+        drafts.append(lookup.continuation(text, 2))
+    assert drafts == [[], [], [2504, 2505]]
 
 
 def test_answers_of_one_caller_draft_for_that_caller_alone():
@@ -184,8 +184,8 @@ def test_second_answer_to_a_caller_is_drafted_from_the_first():
     def accepted(identity: str) -> int:
         sampling = SamplingParams(temperature=1.0, seed=4)  # a greedy text of random weights would repeat itself
         plan = speculative(4, PROMPT_LOOKUP)
-        asked = request([3, 1, 4, 1, 5, 9, 2, 6], plan, max_tokens=40, sampling=sampling, identity=identity)
-        (sink,) = rig.run([asked])
+        own = request([3, 1, 4, 1, 5, 9, 2, 6], plan, max_tokens=40, sampling=sampling, identity=identity)
+        (sink,) = rig.run([own])
         return sink.done.stats.counts.accepted
 
     first, again, other, unknown = (accepted(identity) for identity in ("ann", "ann", "bob", ""))

@@ -90,10 +90,10 @@ class PromptLookup(TextDrafter):
 
     def _search(self, sequence: DraftSequence, text: _SearchedText, depth: int) -> Continuation | None:
         tokens = sequence.tokens
-        left = text.index.grow(tokens, min(len(tokens) - sequence.guesses, len(tokens) - 1))
+        remaining = text.index.grow(tokens, min(len(tokens) - sequence.guesses, len(tokens) - 1))
         sources: list[Source] = [(tokens, text.index)]
         if (earlier := self._earlier.get(sequence.identity)) is not None:
-            earlier.grow(left)
+            earlier.grow(remaining)
             sources += earlier.sources
         return continuation(tokens, sources, depth, text.latest)
 
