@@ -16,3 +16,21 @@ def test_compute_backend_names_blas_on_cpu_and_cuda_on_gpu(monkeypatch: pytest.M
     assert blas.compute_backend() == f"cpu ({blas.load_blas()})"
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     assert blas.compute_backend() == "cuda"
+
+
+SKYLAKE = "vendor_id : GenuineIntel\nflags : fma avx2 avx512f avx512dq avx512cd avx512bw avx512vl\n"
+
+
+@pytest.mark.parametrize(
+    ("processors", "kernels"),
+    [
+        (SKYLAKE, "SkylakeX"),
+        (SKYLAKE.replace("GenuineIntel", "AuthenticAMD"), "SkylakeX"),
+        (SKYLAKE.replace(" avx512vl", ""), "Haswell"),
+        ("vendor_id : AuthenticAMD\nflags : fma avx2\n", ""),
+        ("vendor_id : GenuineIntel\nflags : sse2\n", ""),
+        ("Features : fp asimd\n", ""),
+    ],
+)
+def test_openblas_gets_kernels_for_flags_of_processor(processors: str, kernels: str) -> None:
+    assert blas.kernels_for(processors) == kernels
