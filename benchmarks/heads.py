@@ -200,6 +200,11 @@ def start_engine(load: Callable[[], Any]) -> Any:
     return start(load, max_draft_tokens=_DEEPEST, max_batch=_TOGETHER)
 
 
+def report(part: str, repetition: int, given: argparse.Namespace, began: float) -> None:
+    seconds = time.perf_counter() - began
+    print(f"{part}, {repetition} of {given.repetitions}: {seconds:.0f} s", file=sys.stderr, flush=True)
+
+
 def measure(worker: Any, rows: Sequence[Row], given: argparse.Namespace, name: str) -> Measurements:
     """Answers every prompt with all arms of the rows; the first repetition teaches automatic depth, and is dropped. An
     interrupt ends it with the repetitions that are whole."""
@@ -219,8 +224,7 @@ def measure(worker: Any, rows: Sequence[Row], given: argparse.Namespace, name: s
                     answers = decode(worker, group, arm.plan, given.tokens, workload, sampling)
                     measured.at(repetition, arm, workload).add(answers)
             whole = repetition
-            seconds = time.perf_counter() - began
-            print(f"{name}, {repetition} of {given.repetitions}: {seconds:.0f} s", file=sys.stderr, flush=True)
+            report(name, repetition, given, began)
     if not whole:
         raise SystemExit(f"{name}: interrupted before the first repetition that counts had ended")
     measured.figures = {key: figures for key, figures in measured.figures.items() if 0 < key[0] <= whole}
@@ -292,13 +296,14 @@ def examine_blocks(given: argparse.Namespace) -> Results:
     arms = {"block": ("block", fixed), "chain": ("chain", fixed), "autoregressive": ("chain", Arm(AR).plan)}
     rates: list[dict[str, float]] = []
     for repetition in range(given.repetitions + 1):
-        sums = {arm: Figures() for arm in arms}
+        sums, began = {arm: Figures() for arm in arms}, time.perf_counter()
         for i, (workload, prompt) in enumerate(prompts):
             for arm in random.Random(f"{repetition} {i}").sample(sorted(arms), len(arms)):
                 name, plan = arms[arm]
                 sums[arm].add(decode(workers[name], [prompt], plan, given.tokens, workload))
         assert all(sums[arm].drafts for arm in ("block", "chain")), "the head missed a prompt's hidden states"
         rates.append({arm: figures.rate for arm, figures in sums.items()})
+        report("blocks", repetition, given, began)
     for worker in workers.values():
         worker.close()
     pairs = (("block", "chain"), ("block", "autoregressive"), ("chain", "autoregressive"))

@@ -104,7 +104,7 @@ RECIPES["embedded-eagle3"] = replace(
     tokens=600_000,
     vocabulary=3072,
     plan=Plan(minutes=15),
-    taps=(2, 6, 9),
+    taps=(1, 6, 11),
 )
 
 
@@ -195,7 +195,7 @@ class Outcome:
         """Returns the rows of the model card's table."""
         log, text = self.log, self.text
         return {
-            "target": target,
+            "command": f'`make train-head ARGS="--target {target}"`',
             "seed": log["plan"]["seed"],
             "rows for training, held out, dropped as they overlap": (
                 f"{len(text.training):,}, {len(text.held_out)}, {text.dropped}"

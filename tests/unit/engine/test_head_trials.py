@@ -110,4 +110,4 @@ def test_trial_keeps_the_configured_taps_of_an_eagle_head_unless_others_lead_cle
     models = load_models(str(NANO / "target"), str(EAGLE_HEAD), progress=lambda line: None)
     assert models.info.head is not None
     assert not models.info.head.refusal
-    assert models.head.form.taps == (2, 6, 9)
+    assert models.head.form.taps == (1, 6, 11)
