@@ -22,7 +22,7 @@ _LIBRARIES = (("openblas", "libopenblas.so.0"), ("mkl", "libmkl_rt.so.3"), ("mkl
 # threads and the server need: autoregressive decoding is a quarter faster without. 2^4 cycles: they sleep at once.
 _SPIN = ("OPENBLAS_THREAD_TIMEOUT", "4")
 
-# On processors that are newer than itself, OpenBLAS 0.3.21 uses kernels of 2004, which have an eighth of the speed. These
+# On processors that are newer than itself, OpenBLAS 0.3.21 uses kernels of 2004, at an eighth of the speed. These
 # are what it uses on those that it knows and that have the same flags.
 _KERNELS, _SKYLAKE, _HASWELL = "OPENBLAS_CORETYPE", "SkylakeX", "Haswell"
 _OF_SKYLAKE = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
