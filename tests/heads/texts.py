@@ -19,7 +19,7 @@ from tests.rigged_head import RiggedHead, rigged
 
 _TOKENS = 20
 _RIGHT = 0.7  # share of tokens drafted right
-_RIGHT_EARLIER = 0.8  # the same of an earlier answer: prompt lookup finds its way back after a wrong one
+_RIGHT_EARLIER = 0.75  # the same of an earlier answer: prompt lookup finds its way back after a wrong one
 _CALLER = "a caller"
 _VOCABULARY = 4096
 _LEAST_ACCEPTED, _MOST_ACCEPTED = 0.3, 0.9
@@ -98,13 +98,14 @@ def _decode(models: LoadedModels, cell: Cell, each: int) -> tuple[int, int, floa
 
 def _rig(drafter: Drafter, texts: list[list[int]], answers: list[list[int]], dice: random.Random) -> None:
     """Makes a drafter draft these answers, some tokens wrong: a head is told so, prompt lookup finds them as the
-    caller's earlier answers."""
+    caller's earlier answers. These are wrong at the same places, or the most frequent continuation would be right."""
     if isinstance(drafter, RiggedHead):
         drafter.right = _RIGHT
         drafter.answers = {tuple(text): [*text, *tokens] for text, tokens in zip(texts, answers, strict=True)}
         return
+    right = [dice.random() < _RIGHT_EARLIER for _ in range(max(map(len, answers)))]
     for text, tokens in zip(texts, answers, strict=True):
-        drafted = [token if dice.random() < _RIGHT_EARLIER else (token + 1) % _VOCABULARY for token in tokens]
+        drafted = [token if ok else (token + 1) % _VOCABULARY for token, ok in zip(tokens, right, strict=False)]
         drafter.leave(Text([*text, *drafted], answered=len(drafted), identity=_CALLER, ended=True))
 
 

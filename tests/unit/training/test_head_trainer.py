@@ -97,8 +97,8 @@ def test_fifty_steps_give_a_head_that_the_target_accepts_and_a_rerun_changes_not
     assert head.accepted > 2 * head.chance
 
 
-def test_fifty_steps_give_an_eagle_head_that_the_target_accepts(tmp_path: Path) -> None:
-    train(tmp_path, "--steps", "50", target="embedded-eagle3")
+def test_short_training_gives_an_eagle_head_that_the_target_accepts(tmp_path: Path) -> None:
+    train(tmp_path, "--steps", "150", target="embedded-eagle3")
     target = str(files("draftd.models") / "nano" / "target")
     head = load_models(target, str(tmp_path / "model"), progress=lambda line: None).info.head
     assert head is not None
