@@ -22,11 +22,12 @@ _LIBRARIES = (("openblas", "libopenblas.so.0"), ("mkl", "libmkl_rt.so.3"), ("mkl
 # threads and the server need: autoregressive decoding is a quarter faster without. 2^4 cycles: they sleep at once.
 _SPIN = ("OPENBLAS_THREAD_TIMEOUT", "4")
 
-# On processors that are newer than itself, OpenBLAS 0.3.21 uses kernels of 2004, at an eighth of the speed. These
-# are what it uses on those that it knows and that have the same flags.
-_KERNELS, _SKYLAKE, _HASWELL = "OPENBLAS_CORETYPE", "SkylakeX", "Haswell"
-_OF_SKYLAKE = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
-_OF_HASWELL = {"GenuineIntel", "avx2", "fma"}  # AMD's are known, and have kernels of their own
+# On processors that are newer than itself, OpenBLAS 0.3.21 uses kernels of 2004, at a fifth of the speed or less. These
+# are what it uses on those that it knows and that have the same flags; AMD's without AVX-512 are known.
+_KERNELS = (
+    ("SkylakeX", {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}),
+    ("Haswell", {"GenuineIntel", "avx2", "fma"}),
+)
 
 # For diagnosis: behave like a machine without a faster library.
 _CHOICE, _BUNDLED = "DRAFTD_BLAS", "reference"
@@ -49,7 +50,7 @@ def load_blas() -> str:
     os.environ.setdefault(*_SPIN)  # OpenBLAS reads both once, when it is loaded
     with contextlib.suppress(OSError):
         if kernels := kernels_for(Path("/proc/cpuinfo").read_text()):
-            os.environ.setdefault(_KERNELS, kernels)
+            os.environ.setdefault("OPENBLAS_CORETYPE", kernels)
     for name, library in _candidates():
         with contextlib.suppress(OSError):
             ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
@@ -61,9 +62,7 @@ def kernels_for(processors: str) -> str:
     """Returns OpenBLAS's name of the kernels for the processors that `/proc/cpuinfo` describes; empty: OpenBLAS knows
     best."""
     words = set(processors.split())
-    if words >= _OF_SKYLAKE:
-        return _SKYLAKE
-    return _HASWELL if words >= _OF_HASWELL else ""
+    return next((kernels for kernels, flags in _KERNELS if words >= flags), "")
 
 
 def compute_backend() -> str:
