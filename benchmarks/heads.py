@@ -33,7 +33,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import layers, replay
+from benchmarks import layers
 from benchmarks.engines import Decoded, decode, prompts_of, start
 from benchmarks.exactness import first_token
 from benchmarks.head_models import Script, loaded, with_head_of_kind, with_random_head, without_head
@@ -311,6 +311,8 @@ def examine_blocks(given: argparse.Namespace) -> Results:
 
 
 def examine_suffix(given: argparse.Namespace) -> Results:
+    from benchmarks import replay
+
     worker, rows = start_engine(loaded(given.model)), rows_of_suffix()
     results = results_of(measure(worker, rows, given, "suffix"), rows)
     replayed = replay.measure(worker.tokenizer)

@@ -40,7 +40,7 @@ def load_blas() -> str:
     repeatedly.
 
     `reference` means that none was found, or that DRAFTD_BLAS asks for the wheel's own: correct, but slow. Raises
-    ConfigError for any other value of that variable."""
+    ConfigError for any other value of that variable, and RuntimeError if MLX was imported before the library."""
     if sys.platform == "darwin":
         return "metal"
     if (chosen := os.environ.get(_CHOICE, "")) not in ("", _BUNDLED):
@@ -53,9 +53,20 @@ def load_blas() -> str:
             os.environ.setdefault("OPENBLAS_CORETYPE", kernels)
     for name, library in _candidates():
         with contextlib.suppress(OSError):
+            early = "mlx.core" not in sys.modules or _is_loaded(library)
             ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+            if not early:
+                raise RuntimeError(f"mlx was imported before load_blas(), and so does not use {library}")
             return name
     return "reference"
+
+
+def _is_loaded(library: str) -> bool:
+    try:
+        ctypes.CDLL(library, mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True
 
 
 def kernels_for(processors: str) -> str:

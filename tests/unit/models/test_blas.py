@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import mlx.core as mx
@@ -34,3 +35,12 @@ SKYLAKE = "vendor_id : GenuineIntel\nflags : fma avx2 avx512f avx512dq avx512cd 
 )
 def test_openblas_gets_kernels_for_flags_of_processor(processors: str, kernels: str) -> None:
     assert blas.kernels_for(processors) == kernels
+
+
+def test_mlx_imported_before_blas_is_an_error() -> None:
+    if blas.load_blas() not in ("openblas", "mkl"):
+        pytest.skip("no faster library here")
+    late = "import mlx.core; from draftd.models.blas import load_blas; load_blas()"
+    result = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert "RuntimeError: mlx was imported before load_blas()" in result.stderr
