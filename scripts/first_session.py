@@ -205,9 +205,7 @@ def record(session: Session) -> list[str]:
             """'{"model": "gpt-4o", "max_tokens": 20, "messages": [{"role": "user", "content": "Say hello."}]}'"""
         )
         _long_prompt(session)
-        session.say(
-            "", "No draft model is loaded: drafts are looked up in the prompt, which pays where the answer repeats it:"
-        )
+        session.say("", "Beside the head, prompt lookup drafts: that pays most where the answer repeats the prompt:")
         (session.folder / "basket.py").write_text(_EDITED, encoding="utf-8")
         session.run("cat basket.py")
         session.run('draftd generate -w edit "Rewrite this function in a Python code block: $(cat basket.py)"')
