@@ -127,6 +127,12 @@ def request(
     )
 
 
+def steady_timer() -> Callable[[], float]:
+    """Returns a timer by which all steps and slices take equally long, and not long: what is planned by measured times
+    is the same on every machine."""
+    return itertools.count(0, 1e-6).__next__
+
+
 class Rig:
     """A scheduler over models in memory. Replace `drafters` to use a drafter of your own."""
 

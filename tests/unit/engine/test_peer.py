@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,18 +19,13 @@ from draftd.engine.remote.peer import PeerSequence
 from draftd.engine.remote.verifier_link import Proposal, Verdict
 from draftd.errors import InvalidRequest
 from tests.models.tiny import tiny
-from tests.rig import Collected, Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
+from tests.rig import Collected, Rig, automatic, autoregressive, pair, request, speculative, steady_timer, tiny_llama
 from tests.scripted_edge import Edge
 from tests.unit.engine.test_states import recurrences
 from tests.wait_until import loaded, until
 
 PROMPTS = [[5, 6, 7, 8], [9] * 30, [3, 1, 4, 1, 5], [2, 7, 1, 8]]
 SAMPLED = SamplingParams(temperature=0.8, seed=11)
-
-
-def quick() -> Callable[[], float]:
-    """A timer by which no step takes long: peers wait for no client."""
-    return itertools.count(0, 1e-6).__next__
 
 
 def own_caches() -> Any:
@@ -116,7 +109,7 @@ def test_verdict_to_edge_reports_accepted_tokens_queue_time_verify_time_and_batc
 
 def test_tokens_granted_by_edge_peer_are_decoded_in_pipelined_steps_with_local_requests(llama):
     expected = texts(llama, [SamplingParams()] * 2, 20)
-    rig, edge = Rig(llama, timer=quick()), Edge(PROMPTS[0])
+    rig, edge = Rig(llama, timer=steady_timer()), Edge(PROMPTS[0])
     rig.add(edge.request(4, 20))
     sink = rig.add(request(PROMPTS[1], autoregressive(), max_tokens=20))
     rig.scheduler.step()
@@ -136,7 +129,7 @@ def test_tokens_granted_by_edge_peer_are_decoded_in_pipelined_steps_with_local_r
 
 
 def test_edge_proposal_is_verified_although_step_launched_early_was_for_cancelled_request(llama):
-    rig, edge = Rig(llama, timer=quick()), Edge(PROMPTS[0])
+    rig, edge = Rig(llama, timer=steady_timer()), Edge(PROMPTS[0])
     rig.add(edge.request(4, 20))
     own = request(PROMPTS[1], autoregressive(), max_tokens=20)
     rig.add(own)
@@ -151,7 +144,7 @@ def test_edge_proposal_is_verified_although_step_launched_early_was_for_cancelle
 
 
 def test_cancelled_resting_peer_sequence_leaves_its_text_in_prefix_cache(models):
-    rig, edge = Rig(models, prefix_bytes=1 << 24, timer=quick()), Edge(PROMPTS[1])
+    rig, edge = Rig(models, prefix_bytes=1 << 24, timer=steady_timer()), Edge(PROMPTS[1])
     rig.add(wanted := edge.request(4, 200))
     rig.scheduler.step()
     edge.receive()

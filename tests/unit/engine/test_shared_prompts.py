@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from draftd.core import DRAFT_MODEL, DecodeRequest, FinishReason, Origin, Sampli
 from draftd.engine.pair import LoadedModels
 from draftd.engine.step import StepPlan
 from draftd.engine.targets.local import LocalTarget
-from tests.rig import Collected, Rig, autoregressive, pair, request, speculative, tiny_llama
+from tests.rig import Collected, Rig, autoregressive, pair, request, speculative, steady_timer, tiny_llama
 from tests.scripted import scripted_models
 from tests.unit.engine.test_states import convolutions, recurrences
 
@@ -56,8 +55,7 @@ class Counting:
 
 
 def counted(models: LoadedModels, *, prefix_bytes: int = PLENTY, **more: Any) -> tuple[Rig, Counting]:
-    timer = itertools.count(0, 1e-3).__next__  # lengths of slices depend on how fast earlier ones were
-    rig = Rig(models, prefix_bytes=prefix_bytes, wrap=Counting, timer=timer, **more)
+    rig = Rig(models, prefix_bytes=prefix_bytes, wrap=Counting, timer=steady_timer(), **more)
     target: Any = rig.scheduler.local.target
     return rig, target
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from draftd.core import PROMPT_LOOKUP, SamplingParams
 from draftd.engine.step import PlanEntry, StepPlan, StepResult
 from draftd.engine.targets.base import SequenceOptions, Target
-from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, tiny_llama
+from tests.rig import Rig, automatic, autoregressive, pair, request, speculative, steady_timer, tiny_llama
 from tests.scripted import scripted_models
 
 GREEDY, SEEDED, FREE = SamplingParams(), SamplingParams(0.9, top_p=0.9, seed=5), SamplingParams(1.0)
@@ -93,7 +92,7 @@ def test_texts_are_equal_when_scheduler_sees_only_the_python_target_interface(mo
 
     def made() -> dict[str, Any]:
         """Steps take the same time in both: what is drawn without a seed depends on when a draft is there."""
-        return {"max_batch": batch, "prefill_chunk": 8, "timer": itertools.count(0, 1e-6).__next__}
+        return {"max_batch": batch, "prefill_chunk": 8, "timer": steady_timer()}
 
     direct = Rig(models, **made()).run(asked())
     rig, target = behind_seam(models, **made())
