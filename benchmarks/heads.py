@@ -311,7 +311,7 @@ def examine_blocks(given: argparse.Namespace) -> Results:
 
 
 def examine_suffix(given: argparse.Namespace) -> Results:
-    from benchmarks import replay
+    from benchmarks import replay  # imports MLX
 
     worker, rows = start_engine(loaded(given.model)), rows_of_suffix()
     results = results_of(measure(worker, rows, given, "suffix"), rows)
